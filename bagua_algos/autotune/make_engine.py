@@ -47,11 +47,8 @@ def make_engine(
     )
     if own is not None:
         try:
-            order = (
-                choose_order(engine, bucket_bytes if own.tunes_buckets else None)
-                if own.tunes_lanes
-                else Order(is_fixed=False)
-            )
+            sized = bucket_bytes if own.tunes_buckets else None
+            order = choose_order(engine, sized) if own.tunes_lanes else Order(is_fixed=False)
         except BaseException:
             engine.close()
             raise

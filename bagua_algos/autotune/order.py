@@ -134,7 +134,7 @@ def try_orders(
     """Time them in turn; a collective call, while all gradients are zero, which they stay."""
     ways = _ways(engine, bucket_bytes)
     for way in ways:
-        if way.name == "several_s":
+        if way.streams > ways[0].streams:
             _average_s(engine, way, clock)  # which connects them
     started_s, turns = clock(), []
     while True:
@@ -166,8 +166,7 @@ def _ways(engine: Engine, bucket_bytes: int | None) -> list[_Way]:
     if streams < SEVERAL:
         ways.append(_Way(name="several_s", is_fixed=True, streams=SEVERAL, buckets=given))
     if bucket_bytes is not None:
-        total = sum(p.numel() * p.element_size() for bucket in given for p in bucket.parameters)
-        smaller = _divided(given, max(1, min(bucket_bytes, total) // SMALLER))
+        smaller = _divided(given, max(1, at_most_all(given, bucket_bytes) // SMALLER))
         if len(smaller) > len(given):
             ways.append(_Way(name="smaller_s", is_fixed=True, streams=streams, buckets=smaller))
     return ways
@@ -178,13 +177,18 @@ def _divided(buckets: Sequence[Bucket], bucket_bytes: int) -> list[Bucket]:
     parts: list[Bucket] = []
     for bucket in buckets:
         groups = grouped(bucket.parameters, num_held=1, bucket_bytes=bucket_bytes)
-        sizes = [len(group) for group in groups]
-        firsts = [bucket.starts[sum(sizes[:number])] for number in range(len(sizes))]
-        columns = [0, *firsts[1:], bucket.gradients.shape[1]]
+        starts = dict(zip(bucket.parameters, bucket.starts, strict=True))
+        columns = [0, *(starts[group[0]] for group in groups[1:]), bucket.gradients.shape[1]]
         for start, stop in itertools.pairwise(columns):
             gradients = bucket.gradients[:, start:stop]
             parts.append(replace(bucket, index=len(parts), gradients=gradients))
     return parts
+
+
+def at_most_all(buckets: Sequence[Bucket], bucket_bytes: int) -> int:
+    """`bucket_bytes`, or the bytes of all parameters where these are fewer."""
+    sizes = (p.numel() * p.element_size() for bucket in buckets for p in bucket.parameters)
+    return min(bucket_bytes, sum(sizes))
 
 
 def slowest(engine: Engine, numbers: list[float]) -> list[float]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from bagua_algos.autotune.order import Order, OrderTrial, slowest, sum_in
+from bagua_algos.autotune.order import Order, OrderTrial, at_most_all, slowest, sum_in
 from bagua_algos.autotune.search import (
     NUM_LAST_WINDOWS,
     Proposals,
@@ -158,9 +158,8 @@ class Tuner:
         self._device = buckets[0].weights.device
         self._own, self.order = own, order
         self.streams: tuple[int, ...] = STREAMS
-        total = sum(p.numel() * p.element_size() for b in buckets for p in b.parameters)
         self._settings = Settings(
-            bucket_bytes=min(bucket_bytes, total),
+            bucket_bytes=at_most_all(buckets, bucket_bytes),
             lanes=engine.dispatcher.num_lanes,
             streams=workers.streams,
             halving_doubling_bytes=workers.halving_doubling_bytes,

@@ -154,15 +154,6 @@ class Engine(Attached):
         self._fuse = fuse
         self.has_fused = fuse(buckets, optimizer)
 
-    @contextmanager
-    def no_sync(self) -> Iterator[None]:
-        """Gradients of backward passes inside only accumulate locally, as with DDP's."""
-        before, self._synchronizing = self._synchronizing, False
-        try:
-            yield
-        finally:
-            self._synchronizing = before
-
     def empty_backward(self) -> None:
         """In place of forward and backward where this worker has no examples left: takes part in
         the others' step with gradients of zero, or what `no_sync` has accumulated. Within it

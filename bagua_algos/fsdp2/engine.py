@@ -143,13 +143,12 @@ class ShardedEngine(Attached):
         """Gradients of backward passes inside only accumulate on this process, whole: neither
         shards nor replicas are heard of.
         """
-        before, self._synchronizing = self._synchronizing, False
-        synchronize_gradients(self.model, enabled=False)
         try:
-            yield
+            with super().no_sync():
+                synchronize_gradients(self.model, enabled=False)
+                yield
         finally:
-            self._synchronizing = before
-            synchronize_gradients(self.model, enabled=before)
+            synchronize_gradients(self.model, enabled=self._synchronizing)
 
     def empty_backward(self) -> None:
         """Refused: the processes of a replica gather weights from each other in forward and

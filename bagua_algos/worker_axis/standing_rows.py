@@ -5,12 +5,12 @@ before the algorithm sees the end of the step.
 """
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from bagua_algos.optimizer_trial import Trial
+from bagua_algos.step_hooks import run_first
 
 
 class LateStateError(ValueError):
@@ -48,8 +48,7 @@ class StandingRows:
     def keep(self, standing_w: Tensor) -> None:
         """The workers of bool `[w]` stand still in the step that begins."""
         self._standing = standing_w
-        hooks: Any = self._optimizer._optimizer_step_post_hooks
-        hooks.move_to_end(self._hook.id, last=False)  # before the engine's, which comes first else
+        run_first(self._optimizer, self._hook)  # before the engine's, which comes first else
         if standing_w.any():
             weights = [*self._model.parameters(), *self._model.buffers()]
             self._weights = [(x, x.detach()[standing_w].clone()) for x in weights]

@@ -26,6 +26,7 @@ from bagua_algos.engine.script.loads import LoadedWeights
 from bagua_algos.engine.script.saves import saving_copies
 from bagua_algos.engine.script.uncleared import UnclearedGradients
 from bagua_algos.engine.script.unseen import UnseenChanges
+from bagua_algos.step_hooks import run_first
 
 _HOOKED_STEP = Optimizer.profile_hook_step(lambda _: None).__code__
 """Of what torch puts around every optimizer's `step`, to run the hooks."""
@@ -106,6 +107,15 @@ class Attached(ABC):
             hook.remove()
         self.dispatcher.close()
         self.algorithm.on_close(self.context)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Gradients of backward passes inside only accumulate locally, as with DDP's."""
+        before, self._synchronizing = self._synchronizing, False
+        try:
+            yield
+        finally:
+            self._synchronizing = before
 
     def skip_to(self, step: int) -> None:
         """Count the next step as number `step`, as if the earlier ones had been taken."""
@@ -191,7 +201,7 @@ class Attached(ABC):
         if self._scaled is not None:
             self._scaled.clear_overflow_()
         if self._uncleared is not None:
-            self._uncleared.look(parameter, type(self.algorithm).__name__)
+            self._uncleared.look(parameter)
 
     def _is_first(self, parameter: nn.Parameter | None) -> bool:
         return self.backward.is_first(parameter, looks_at_values=self._sees_all_gradients)
@@ -247,14 +257,14 @@ class Attached(ABC):
         # FSDP2 gives a unit its gradients at once: nobody knows which have been there before.
         if encodes_buckets and self._sees_all_gradients:
             self._uncleared = UnclearedGradients(
-                self.model, self.context.buckets, optimizer, self.backward.is_left
+                *(self.model, self.context.buckets, optimizer, self.backward.is_left),
+                encoder=type(self.algorithm).__name__,
             )
         self._changes.attach(self._note_other_step)
         if self.algorithm.keeps_weights:
             self._loaded = LoadedWeights(self.model, self._held_weights)
         step_end = optimizer.register_step_post_hook(self._end_step)
-        post_hooks: Any = optimizer._optimizer_step_post_hooks
-        post_hooks.move_to_end(step_end.id, last=False)  # a script's come after the algorithm
+        run_first(optimizer, step_end)  # a script's come after the algorithm
         return [
             *(self._loaded.attach(self._on_load) if self._loaded is not None else []),
             optimizer.register_step_pre_hook(self._before_step),

@@ -26,6 +26,7 @@ class UnclearedGradients:
         buckets: all of the model's.
         optimizer: the distributed one.
         is_left: whether a parameter has a gradient yet that an earlier backward pass has given it.
+        encoder: the name of the algorithm.
     """
 
     def __init__(
@@ -34,7 +35,10 @@ class UnclearedGradients:
         buckets: Sequence[Bucket],
         optimizer: Optimizer,
         is_left: Callable[[nn.Parameter], bool],
+        *,
+        encoder: str,
     ) -> None:
+        self._encoder = encoder
         self._model, self._optimizer, self._is_left = model, optimizer, is_left
         own = group_of(optimizer)
         mixed = [bucket for bucket in buckets if any(p in own for p in bucket.parameters)]
@@ -52,7 +56,7 @@ class UnclearedGradients:
         self._num_steps += 1
         self._is_new = self._num_steps <= NUM_STEPS
 
-    def look(self, first: nn.Parameter | None, algorithm: str) -> None:
+    def look(self, first: nn.Parameter | None) -> None:
         """A backward pass has given its first gradient, to `first`, if any: what that had before is
         not known.
         """
@@ -68,8 +72,8 @@ class UnclearedGradients:
         names = {p: name for name, p in self._model.named_parameters()}
         warnings.warn(
             f"{names.get(left, 'a parameter')!r} is in no optimizer that has stepped, and still "
-            f"has the gradient of the last step: such gradients grow, and {algorithm} encodes them "
-            "together with others, which lose precision by that: freeze what is not trained "
+            f"has the gradient of the last step: such gradients grow, and {self._encoder} encodes "
+            "them together with others, which lose precision by that: freeze what is not trained "
             "(requires_grad_(False)) before distribute(), or call the model's zero_grad() in place "
             "of the optimizer's",
             stacklevel=2,
