@@ -20,8 +20,8 @@ from host.remaining import Work
 PART_S = 600.0
 """Of a part that does not say how long it took."""
 TOOK_WEIGHT = 1 / 4
-"""Of what it says: its runs are counted alike, but on one network they take a hundred times as long
-as on another.
+"""Of what it says: its runs are counted alike, but one on a far network takes many times as long as
+one on a near one.
 """
 
 

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from experiments.report.cells import describe
+from experiments.report.configurations import CONFIGURATION, differing, read_config
 from experiments.report.phrases import MOST_NAMED, machines
-from experiments.report.results_table import CONFIGURATION, read_config
 from experiments.report.statistics import best_by_accuracy, mean_half_width
 from experiments.runs.load import find_twins, load_environment
 from experiments.runs.summary import NOT_ENDED
@@ -81,15 +81,12 @@ def check_alike(runs: pd.DataFrame, columns: Iterable[str], called: str = "the r
     columns, or by their configurations, where these can be read, in task, data, model, batch size
     or precision.
     """
-    configs = [
-        config for config in map(read_config, map(Path, runs.folder)) if CONFIGURATION not in config
-    ]
-    keys = {
-        key for config in configs for key in config if key.startswith(_GROUPS) or key in _OPTIONS
-    }
+    configs = [read_config(Path(folder)) for folder in runs.folder]
+    readable = [config for config in configs if CONFIGURATION not in config]
     found: dict[str, list[Any]] = {column: list(runs[column]) for column in columns}
-    for key in sorted(keys - _CHANGE_NOTHING):
-        found[key] = [config.get(key) for config in configs]
+    for key in sorted(differing(readable) - _CHANGE_NOTHING):
+        if key.startswith(_GROUPS) or key in _OPTIONS:
+            found[key] = [config.get(key) for config in readable]
     for name, values in found.items():
         texts = sorted({_text(name, value) for value in values})
         if len(texts) > 1:

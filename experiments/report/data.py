@@ -14,7 +14,6 @@ from experiments.report.figures.styles import Styles, area_styles, line_styles
 from experiments.report.results_table import (
     AT_WORK,
     COMPARABLE,
-    HAVE_TIMES,
     KEYS,
     named,
     results_table,
@@ -22,6 +21,7 @@ from experiments.report.results_table import (
 from experiments.report.scores import scored, signs
 from experiments.report.tuned import Tuning, load_targets, load_tunings
 from experiments.runs.load import load_runs_and_metrics
+from experiments.runs.summary import HAVE_TIMES
 from host.errors import UserError
 from host.remaining import Work
 from host.words import counted

@@ -8,10 +8,8 @@ those of workers that shared a GPU not at all.
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +17,11 @@ import numpy as np
 import pandas as pd
 
 from experiments.plan.identity import ADDED
+from experiments.report.configurations import CONFIGURATION, differing, read_config, unusual
 from experiments.report.places import compared_on_page
 from experiments.report.scores import signs, with_scores
 from experiments.report.statistics import Array, median_interval, proportion_interval
 from experiments.runs.summary import ENDED_EARLY, NOT_ENDED
-from host.bounded_yaml import read_mapping
 from host.words import counted
 
 # What two runs must share for their times to be comparable, and how to say a value as `shown`.
@@ -48,18 +46,8 @@ COMPARABLE = (*SITUATION, "backend")
 OF_A_STEP = ("batch_size", "precision", "accumulate")
 """Options that make one step another piece of work."""
 _BASELINE = "TorchDDP"
-_ALGO, _CLUSTER = "algo.", "cluster."
+_CLUSTER = "cluster."
 _TCP = ("net.tcp_", "net.mtu")
-_OF_NO_SETTING = {"seed", "resume", "tracker", "cluster.timeout_s", "cluster.stacking"}
-"""What makes no other setting: a limit, how a run came about or is shown, how equal values are
-computed.
-"""
-_OF_SEED = {"topology.seed", "cluster.jitter.seed"}
-"""What follows the seed by its own file in `conf/`: no other setting either."""
-_MAY_FOLLOW = {"algo.seed", "compressor.seed"}
-"""What makes no setting where it is the seed in all runs, as by `algo.seed=${seed}`."""
-CONFIGURATION = "configuration"
-"""The one option of a run whose configuration cannot be read: it is no seed of any setting."""
 _TOLD_ELSEWHERE = (*_TCP, "net.rate_mbit", "net.backend", "task.target_accuracy")
 """Options that have a column of their own, or that change how a link is shaped, not what it is."""
 _PARTITION = ("data.partition", "data.alpha", "data.sizes")
@@ -72,14 +60,10 @@ _MEDIANS = (
     *("validation_score", "spread", "steps", "achieved_rate_mbit"),
     *("mb_sent_per_worker", "mb_a_step", *_TIMES),
 )
-_SEED = re.compile(r"^seed: (.*)\n?", re.MULTILINE)
-
 AT_WORK = "not ended"
 """The status of a run that is at work, that was killed without a word, or that a search ended
 before its target.
 """
-HAVE_TIMES = ("completed", ENDED_EARLY)
-"""The status of the others that may have reached it."""
 
 
 def named(runs: pd.DataFrame) -> pd.DataFrame:
@@ -181,38 +165,9 @@ def _is_baseline(config: dict[str, Any]) -> bool:
     return str(config.get("_target_")).rpartition(".")[2] == _BASELINE
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    """The configuration as {"bits": 8, "optim.lr": 0.1}, its seed a text; where it cannot be read,
-    only that. A field of the algorithm by whose name the run has an option, or could have one, is
-    {"algo.clip_norm": 1.0}.
-    """
-    try:
-        text = (folder / "config.yaml").read_text()
-        return ADDED | _parsed(_SEED.sub("", text)) | {"seed": "".join(_SEED.findall(text))}
-    except (OSError, ValueError):
-        return {CONFIGURATION: "unreadable"}
-
-
-@lru_cache(maxsize=4096)
-def _parsed(text: str) -> dict[str, Any]:
-    """YAML takes a millisecond, and seeds of one setting have the same text."""
-    values = read_mapping(text)
-    paths = (*(path for path in values if not path.startswith(_ALGO)), *ADDED, *_OF_NO_SETTING)
-    of_run = {_first_part(path) for path in paths}
-    own = {path: path.removeprefix(_ALGO) for path in values}
-    return {
-        path if _first_part(own[path]) in of_run else own[path]: value
-        for path, value in values.items()
-    }
-
-
-def _first_part(path: str) -> str:
-    return path.partition(".")[0]
-
-
 def _clusters(configs: Sequence[dict[str, Any]]) -> list[str | None]:
     """What their workers are like, where they are not alike in all: None where they are."""
-    varying = sorted(_differing(configs, _CLUSTER))
+    varying = sorted(differing(configs, _CLUSTER))
     names = {key: key.removeprefix(_CLUSTER).removesuffix("._target_") for key in varying}
     return [
         ", ".join(f"{names[key]}={config[key]}" for key in varying if key in config) or None
@@ -221,8 +176,8 @@ def _clusters(configs: Sequence[dict[str, Any]]) -> list[str | None]:
 
 
 def _tcp_options(config: Mapping[str, Any]) -> str | None:
-    unusual = (key for key in sorted(_unusual(config)) if key.startswith(_TCP))
-    names = {key: key.removeprefix("net.").removeprefix("tcp_") for key in unusual}
+    keys = (key for key in sorted(unusual(config)) if key.startswith(_TCP))
+    names = {key: key.removeprefix("net.").removeprefix("tcp_") for key in keys}
     return ", ".join(f"{name}={config[key]}" for key, name in names.items()) or None
 
 
@@ -238,7 +193,7 @@ def _varying(
     for name, config in zip(names, configs, strict=True):
         of_name[name].append(config)
     varying = {
-        name: sorted(key for key in _differing(own, group) if not key.startswith(_TOLD_ELSEWHERE))
+        name: sorted(key for key in differing(own, group) if not key.startswith(_TOLD_ELSEWHERE))
         for name, own in of_name.items()
     }
     return [
@@ -266,7 +221,7 @@ def _names(runs: pd.DataFrame, configs: Sequence[dict[str, Any]]) -> list[str]:
         groups[group, algo].append(config)
     varying: dict[str, set[str]] = defaultdict(set)
     for (_, algo), group in groups.items():
-        varying[algo] |= _differing(group)
+        varying[algo] |= differing(group)
     common = _common(configs) if len(set(runs.algo)) > 1 else set[str]()
     told = [
         varying[algo] | _named(config) - common
@@ -280,31 +235,14 @@ def _names(runs: pd.DataFrame, configs: Sequence[dict[str, Any]]) -> list[str]:
 
 def _common(configs: Sequence[Mapping[str, Any]]) -> set[str]:
     """The unusual options that all runs have alike, which tell no two algorithms apart."""
-    unusual = [{(key, repr(config.get(key))) for key in _unusual(config)} for config in configs]
-    return {key for key, _ in set.intersection(*unusual)}
+    found = [{(key, repr(config.get(key))) for key in unusual(config)} for config in configs]
+    return {key for key, _ in set.intersection(*found)}
 
 
 def _named(config: Mapping[str, Any]) -> set[str]:
     """What is named even where no two runs of an algorithm differ in it: other algorithms do."""
-    unusual = {key for key in _unusual(config) if not key.startswith((*_TCP, *_PARTITION))}
-    return unusual | (config.keys() & {CONFIGURATION})
-
-
-def _unusual(config: Mapping[str, Any]) -> set[str]:
-    return {key for key, usual in ADDED.items() if config.get(key, usual) != usual} - _OF_NO_SETTING
-
-
-def _differing(configs: Sequence[dict[str, Any]], group: str = "") -> set[str]:
-    """The options of a `group`, such as "net.", that are not the same in all of these."""
-    by_id = {id(config): config for config in configs if CONFIGURATION not in config}
-    distinct = list(by_id.values())
-    keys = (
-        {key for config in distinct for key in config if key.startswith(group)}
-        - _OF_NO_SETTING
-        - _OF_SEED
-        - {k for k in _MAY_FOLLOW if all(str(c.get(k, c["seed"])) == c["seed"] for c in distinct)}
-    )
-    return {key for key in keys if len({repr(config.get(key)) for config in distinct}) > 1}
+    keys = {key for key in unusual(config) if not key.startswith((*_TCP, *_PARTITION))}
+    return keys | (config.keys() & {CONFIGURATION})
 
 
 def _learning_rate(config: dict[str, Any]) -> float:

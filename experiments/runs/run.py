@@ -25,7 +25,7 @@ from experiments.real.network import ShapedNetwork, WorkersNetwork, measured_rat
 from experiments.runs.progress import ProgressView, progress_view
 from experiments.runs.records import RunFolder
 from experiments.runs.resume import going_on
-from experiments.runs.summary import CTRL_C, DISK, ENDED_EARLY, SIGTERM, Summary
+from experiments.runs.summary import CTRL_C, DISK, ENDED_EARLY, HAVE_TIMES, SIGTERM, Summary
 from experiments.runs.trackers.tracker import TrackedRun, Tracking
 from experiments.simulated.kept_trainings import simulate_once
 from experiments.simulated.memory import check_memory
@@ -260,8 +260,7 @@ class Recorder:
 
     def _finish(self, status: str, reason: str | None = None) -> str:
         target = self._plan.target
-        has_time = status in ("completed", ENDED_EARLY)
-        reached = reaching(self._evaluations, target) if has_time else None
+        reached = reaching(self._evaluations, target) if status in HAVE_TIMES else None
         self._add(
             time_to_accuracy_s=None if reached is None else reached.time_s,
             own_score_at_target=None if reached is None else reached.own_score,

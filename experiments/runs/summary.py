@@ -1,6 +1,6 @@
 """What a run came to: the fields of its summary.json."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +13,8 @@ NOT_ENDED = "the run has not ended: it is still running, or its launcher was kil
 CTRL_C, SIGTERM = "stopped by Ctrl-C (SIGINT)", "stopped by SIGTERM"
 DISK = "stopped by the disk: "
 ENDED_EARLY = "ended early"
+HAVE_TIMES = ("completed", ENDED_EARLY)
+"""The status of a run that may have reached its target."""
 INTERRUPTIONS = (NOT_ENDED, CTRL_C, SIGTERM, DISK)
 """How reasons of a failed run begin of which no cause lies in the run."""
 
@@ -147,11 +149,21 @@ def with_workers_since(summary: Summary, earlier: Summary, step: int) -> Summary
     """
     if earlier.workers is None or summary.workers is None:
         return summary
-    before = earlier.workers_over_time or [{"after_step": 0, "workers": earlier.workers}]
-    kept = [change for change in before if change["after_step"] < step]
-    if kept[-1]["workers"] != summary.workers:
-        kept.append({"after_step": step, "workers": summary.workers})
-    return replace(summary, workers_over_time=kept if len(kept) > 1 else None)
+    changes = earlier.workers_over_time or [{"after_step": 0, "workers": earlier.workers}]
+    now = {"after_step": step, "workers": summary.workers}
+    return replace(summary, workers_over_time=_over_time(changes, now, "workers"))
+
+
+def _over_time(
+    changes: Iterable[dict[str, Any]], now: dict[str, Any], name: str
+) -> list[dict[str, Any]] | None:
+    """The `changes` before `now`, and `now` where it has another value of that name; None where
+    nothing changed.
+    """
+    kept = [change for change in changes if change["after_step"] < now["after_step"]]
+    if kept[-1][name] != now[name]:
+        kept.append(now)
+    return kept if len(kept) > 1 else None
 
 
 def with_conditions_since(
@@ -162,10 +174,7 @@ def with_conditions_since(
     """
     before, now = _condition(0, earlier, options[0]), _condition(step, summary, options[1])
     changes = earlier.conditions_over_time or [before]
-    kept = [change for change in changes if change["after_step"] < step]
-    if kept[-1]["options"] != now["options"]:
-        kept.append(now)
-    return replace(summary, conditions_over_time=kept if len(kept) > 1 else None)
+    return replace(summary, conditions_over_time=_over_time(changes, now, "options"))
 
 
 def _condition(step: int, summary: Summary, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,8 +18,9 @@ from experiments.report.figures.names import End, height_in, name_ends, set_log_
 from experiments.report.figures.networks import fast_first, network_name
 from experiments.report.figures.styles import Styles
 from experiments.report.phrases import situation
-from experiments.report.results_table import AT_WORK, HAVE_TIMES, KEYS, varies
+from experiments.report.results_table import AT_WORK, KEYS, varies
 from experiments.report.scores import signs
+from experiments.runs.summary import HAVE_TIMES
 
 if TYPE_CHECKING:  # imported where it draws: more than a second, which a table need not wait for
     from matplotlib.axes import Axes
@@ -67,7 +68,7 @@ def accuracy_plot(data: ReportData, over: str = "time_s") -> Figure | None:
     if not panels:
         return None
     everything = pd.concat([panel.rows for panel in panels])
-    ended = evaluations.loc[_ended_early(evaluations)]
+    ended = evaluations.loc[_is_broken(evaluations)]
     drawn = pd.concat([line for panel in panels for line in panel.lines.values()])
     note = "Lines: medians of the seeds, as far as all went. Bands: from the least to the greatest."
     if (drawn.least == drawn.greatest).all():
@@ -191,7 +192,7 @@ def _draw(
             axes.fill_between(line[over], line.least, line.greatest, **band)
         ends.append(End(line[over].iloc[-1], line.score.iloc[-1], label, style["color"]))
     low, high = _from_view(panel.lines.values(), over, bottom, top)
-    early = panel.evaluations[_ended_early(panel.evaluations)].groupby("folder").tail(1)
+    early = panel.evaluations[_is_broken(panel.evaluations)].groupby("folder").tail(1)
     if len(early):  # at the edge where it lies beyond
         x, y = early[over].clip(low, high), early.score.clip(bottom, top)
         axes.plot(x, y, "kx", ms=5, mew=1, clip_on=False, label="ended early")
@@ -205,7 +206,7 @@ def _draw(
     name_ends(axes, ends, frame_in)
 
 
-def _ended_early(evaluations: pd.DataFrame) -> pd.Series:
+def _is_broken(evaluations: pd.DataFrame) -> pd.Series:
     """Which are of a run that failed or diverged: one that is at work goes on, and one that a
     search ended was sound.
     """

@@ -17,10 +17,10 @@ import numpy as np
 import pandas as pd
 
 from experiments.report.data import ReportData
-from experiments.report.results_table import AT_WORK, HAVE_TIMES, KEYS
+from experiments.report.results_table import AT_WORK, KEYS
 from experiments.report.statistics import Array
 from experiments.report.targets.curves import Curves
-from experiments.runs.summary import ENDED_EARLY
+from experiments.runs.summary import ENDED_EARLY, HAVE_TIMES
 from experiments.tasks.target import LOWER_IS_BETTER
 
 _OF_RUN = ("status", "steps", "stops_at_target", "is_unread", "time_to_accuracy_s")

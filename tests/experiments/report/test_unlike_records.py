@@ -117,6 +117,13 @@ def test_runs_whose_seeds_are_unknown_are_compared_in_no_pairs(tmp_path):
         assert module.section(study).finding.endswith(".")
 
 
+def check_is_told(folder, capsys, said):
+    """In a report and by `compare`."""
+    assert said in overview.section(ReportData.load(folder)).notes
+    compare(folder, folder / "plots")
+    assert said in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("option", "values"),
     [("batch_size", (8, 64)), ("precision", ("float32", "bfloat16")), ("accumulate", (1, 4))],
@@ -129,9 +136,7 @@ def test_unlike_steps_of_a_situation_are_told(tmp_path, capsys, option, values):
         f"Runs of one situation differ in {option}, such as {values[0]} and {values[1]}, which not "
         "every name tells: a worker's step is not the same work in all."
     )
-    assert said in overview.section(ReportData.load(tmp_path)).notes
-    compare(tmp_path, tmp_path / "plots")
-    assert said in capsys.readouterr().out
+    check_is_told(tmp_path, capsys, said)
 
 
 def test_unlike_steps_with_several_numbers_of_workers_are_told(tmp_path):
@@ -172,9 +177,7 @@ def test_a_seed_that_was_run_twice_is_told(tmp_path, capsys):
         f"{tmp_path}/again0: each counts as one more seed, which makes intervals too narrow and "
         "ties too few. Leave one of each two out."
     )
-    assert said in overview.section(ReportData.load(tmp_path)).notes
-    compare(tmp_path, tmp_path / "plots")
-    assert said in capsys.readouterr().out
+    check_is_told(tmp_path, capsys, said)
 
 
 def test_a_loss_that_is_no_number_is_not_the_accuracy_beside_it(tmp_path):

@@ -1,0 +1,76 @@
+"""The configurations of records, option by option, and in which options runs differ."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from experiments.plan.identity import ADDED
+from host.bounded_yaml import read_mapping
+
+_ALGO = "algo."
+_OF_NO_SETTING = {"seed", "resume", "tracker", "cluster.timeout_s", "cluster.stacking"}
+"""What makes no other setting: a limit, how a run came about or is shown, how equal values are
+computed.
+"""
+_OF_SEED = {"topology.seed", "cluster.jitter.seed"}
+"""What follows the seed by its own file in `conf/`: no other setting either."""
+_MAY_FOLLOW = {"algo.seed", "compressor.seed"}
+"""What makes no setting where it is the seed in all runs, as by `algo.seed=${seed}`."""
+CONFIGURATION = "configuration"
+"""The one option of a run whose configuration cannot be read: it is no seed of any setting."""
+_SEED = re.compile(r"^seed: (.*)\n?", re.MULTILINE)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """The configuration as {"bits": 8, "optim.lr": 0.1}, its seed a text; where it cannot be read,
+    only that. A field of the algorithm by whose name the run has an option, or could have one, is
+    {"algo.clip_norm": 1.0}.
+    """
+    try:
+        text = (folder / "config.yaml").read_text()
+        return ADDED | _parsed(_SEED.sub("", text)) | {"seed": "".join(_SEED.findall(text))}
+    except (OSError, ValueError):
+        return {CONFIGURATION: "unreadable"}
+
+
+@lru_cache(maxsize=4096)
+def _parsed(text: str) -> dict[str, Any]:
+    """YAML takes a millisecond, and seeds of one setting have the same text."""
+    values = read_mapping(text)
+    paths = (*(path for path in values if not path.startswith(_ALGO)), *ADDED, *_OF_NO_SETTING)
+    of_run = {_first_part(path) for path in paths}
+    own = {path: path.removeprefix(_ALGO) for path in values}
+    return {
+        path if _first_part(own[path]) in of_run else own[path]: value
+        for path, value in values.items()
+    }
+
+
+def _first_part(path: str) -> str:
+    return path.partition(".")[0]
+
+
+def unusual(config: Mapping[str, Any]) -> set[str]:
+    """The options that are not as they are where nobody has set them."""
+    return {key for key, usual in ADDED.items() if config.get(key, usual) != usual} - _OF_NO_SETTING
+
+
+def differing(configs: Sequence[dict[str, Any]], group: str = "") -> set[str]:
+    """The options of a `group`, such as "net.", that are not the same in all of these."""
+    by_id = {id(config): config for config in configs if CONFIGURATION not in config}
+    distinct = list(by_id.values())
+    keys = (
+        {key for config in distinct for key in config if key.startswith(group)}
+        - _OF_NO_SETTING
+        - _OF_SEED
+        - {key for key in _MAY_FOLLOW if all(_is_of_seed(c, key) for c in distinct)}
+    )
+    return {key for key in keys if len({repr(config.get(key)) for config in distinct}) > 1}
+
+
+def _is_of_seed(config: Mapping[str, Any], key: str) -> bool:
+    return str(config.get(key, config["seed"])) == config["seed"]
