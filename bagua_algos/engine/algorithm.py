@@ -103,6 +103,13 @@ class Algorithm:
         return False
 
     @property
+    def may_read_late(self) -> bool:
+        """Whether it may read a step's gradients in buckets after the step has ended: before the
+        next backward pass, or beside it.
+        """
+        return self.uses_background or type(self).on_forward is not Algorithm.on_forward
+
+    @property
     def is_resumable(self) -> bool:
         """Whether a checkpoint holds all of its state."""
         return True

@@ -12,7 +12,7 @@ from torch.utils.hooks import RemovableHandle
 
 from bagua_algos.engine.bucket import Bucket
 from bagua_algos.engine.call_stack import running
-from bagua_algos.engine.script.weak_hook import WeakHook
+from bagua_algos.engine.script.weak_hook import GradientHook, has_one_hook, remove_dead
 from kernels.upload import upload
 
 _BROKEN_OFF = (
@@ -56,7 +56,8 @@ class BackwardTracker:
     def __init__(self, buckets: Sequence[Bucket], launch: Callable[[Bucket], None]) -> None:
         self._buckets = buckets
         self._launch = launch
-        self._added_apart: set[int] = set()  # of parameters, by id
+        self._lie_apart: set[int] = set()  # of parameters, by id
+        self._added_apart: set[int] = set()  # of these
         self._find_places()
         self.note_gradients()
         self.note_pass()
@@ -176,17 +177,34 @@ class BackwardTracker:
         used = set(parameters)
         self._unused = [p for p in self._unused if p not in used]
 
-    def attach(self, on_gradient: Callable[[nn.Parameter], None]) -> list[RemovableHandle]:
-        """Have autograd call the method `on_gradient(parameter)` of an object, as long as that
-        lives, whenever a gradient has been accumulated.
+    def place_of(self, parameter: nn.Parameter) -> Tensor | None:
+        """Where a pass that workers meet in may write the gradient `[w, ...]` itself, before it is
+        told of; None where there is one to be added to, where a script's own hooks are to see it,
+        and on a GPU, whose other streams may still read there.
         """
-        hook = WeakHook(on_gradient, _refuse_parts)
+        place = self._places[parameter]
+        num_before = len(parameter._backward_hooks or ()) - (id(parameter) in self._lie_apart)
+        is_seen = num_before > 0 or not has_one_hook(parameter)
+        is_here = place.view.data_ptr() == place.address and not place.view.is_cuda
+        return place.view if parameter.grad is None and is_here and not is_seen else None
+
+    def attach(
+        self,
+        on_gradient: Callable[[nn.Parameter], None],
+        place_of: Callable[[nn.Parameter], Tensor | None] | None = None,
+    ) -> list[RemovableHandle]:
+        """Have autograd call the method `on_gradient(parameter)` of an object, as long as that
+        lives, whenever a gradient has been accumulated. The method `place_of` tells who asks where
+        it may be written itself.
+        """
+        hook = GradientHook(on_gradient, _refuse_parts, place_of)
         for parameter in self._places:
-            _remove_dead(parameter)
+            remove_dead(parameter)
         hooks = [p.register_post_accumulate_grad_hook(hook) for p in self._places]
         for parameter, place in self._places.items():
             if len(place.bucket.gradients) > 1 and not place.view.is_contiguous():
                 hooks.append(parameter.register_hook(self._accumulate_apart(parameter, place.view)))
+                self._lie_apart.add(id(parameter))
         return hooks
 
     def enter(self) -> bool:
@@ -226,7 +244,7 @@ class BackwardTracker:
         self._launch_complete()
         self._came[parameter] = None
         self._missing[self._places[parameter].bucket.index].discard(parameter)
-        if len(parameter._post_accumulate_grad_hooks) == 1:  # no hook but ours
+        if has_one_hook(parameter):
             self._launch_complete()
 
     def _launch_complete(self) -> None:
@@ -276,16 +294,16 @@ class BackwardTracker:
 
     def _accumulate_apart(
         self, parameter: nn.Parameter, view: Tensor
-    ) -> Callable[[Tensor], Tensor | None]:
+    ) -> Callable[[Tensor | None], Tensor | None]:
         """Several workers' rows of a bucket lie apart, where autograd wants to add up one block and
         warns (its "gradient layout contract"): there the sum is made here.
         """
 
         weakly, added_apart = weakref.ref(parameter), self._added_apart
 
-        def on_incoming(gradient: Tensor) -> Tensor | None:
+        def on_incoming(gradient: Tensor | None) -> Tensor | None:
             parameter = weakly()
-            if parameter is None or parameter.grad is not view:
+            if gradient is None or parameter is None or parameter.grad is not view:
                 return None
             parameter.grad = None
             added_apart.add(id(parameter))
@@ -313,13 +331,6 @@ def drop_unused_(
     for parameter, share in zip(parameters, used_wp[0].tolist(), strict=True):
         if share == 0 and not (keeps_unsent and _is_any(parameter.grad)):
             parameter.grad = None
-
-
-def _remove_dead(parameter: nn.Parameter) -> None:
-    """What a model that was dropped without `release` has left on a parameter that lives on."""
-    hooks = parameter._post_accumulate_grad_hooks or {}
-    for key in [k for k, hook in hooks.items() if isinstance(hook, WeakHook) and hook.is_dead]:
-        del hooks[key]
 
 
 def _is_any(gradient: Tensor | None) -> bool:

@@ -42,6 +42,7 @@ from bagua_algos.engine.script.copies import ForwardHook, leave_out_of_copies
 from bagua_algos.engine.script.elementwise import check_elementwise
 from bagua_algos.engine.script.grad_scaler import ScaledGradients, check_scaler_is_known
 from bagua_algos.engine.script.same_model import check_same_model
+from bagua_algos.engine.script.weak_hook import nothing_came
 from bagua_algos.engine.step_observer import Listener, StepObserver, tell_left_out
 from bagua_algos.engine.untrained import (
     average_untrained_,
@@ -274,7 +275,7 @@ class Engine(Attached):
         leave_out_of_copies(model, load_hooks=self.algorithm.keeps_weights)
         hooks = [
             model.register_forward_pre_hook(ForwardHook(self._before_forward)),
-            *self.backward.attach(self._after_gradient),
+            *self.backward.attach(self._after_gradient, self._place_of),
             *self._attach_to(self.context.optimizer),
         ]
         if self._observer is not None or self.dispatcher.acts_at("on_forward"):
@@ -320,10 +321,17 @@ class Engine(Attached):
             self.context.background.start_clock()
 
     def _after_gradient(self, parameter: nn.Parameter) -> None:
+        if nothing_came(parameter):
+            return
         if not self._synchronizing:
             self._take_local_gradient(parameter)
         else:
             self._take_gradient(parameter)
+
+    def _place_of(self, parameter: nn.Parameter) -> Tensor | None:
+        """Where its gradient may be written by now, before a backward pass."""
+        is_free = self._synchronizing and not self.algorithm.may_read_late
+        return self.backward.place_of(parameter) if is_free else None
 
     def _on_bucket_complete(self, bucket: Bucket) -> None:
         if self._scaled is None:

@@ -1,12 +1,15 @@
 """Linear layers of stacked workers, by hand: no copy of their weights' gradients.
 
 `torch.func.vmap` multiplies by the transpose of the weights, and gets the gradient of that.
-Autograd then copies it into the order of the weights: a fifth of a small network's step.
+Autograd then copies it into the order of the weights: a fifth of a small network's step. And where
+it is known where gradients are to be, they are written there.
 
 Shapes: w workers held by this process, b examples of each, i inputs and o outputs of a layer.
 """
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,6 +18,29 @@ from torch._C._functorch import is_batchedtensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
+
+
+class _Places(threading.local):
+    """Where the gradients of weights are to be written, by the weights' addresses and shapes."""
+
+    def __init__(self) -> None:
+        self.of_weights: dict[tuple[int, torch.Size], Tensor] = {}
+
+
+_PLACES = _Places()
+
+
+@contextmanager
+def writing_gradients(weights: Sequence[Tensor], places: Sequence[Tensor]) -> Iterator[None]:
+    """Within, in this thread, a backward pass of linear layers writes the gradients of `weights` to
+    these places. Of layers that have one weight, the first: autograd adds the others' up elsewhere.
+    """
+    before = _PLACES.of_weights
+    _PLACES.of_weights = dict(zip(map(_key, weights), places, strict=True))
+    try:
+        yield
+    finally:
+        _PLACES.of_weights = before
 
 
 class LinearByHand(TorchFunctionMode):
@@ -99,6 +125,15 @@ class _Stacked(torch.autograd.Function):
         of_x, of_weight, of_bias = ctx.needs_input_grad
         return (
             gradient_wbo @ weight_woi if of_x else None,
-            gradient_wbo.mT @ x_wbi if of_weight else None,
+            _of_weight(gradient_wbo, x_wbi, weight_woi) if of_weight else None,
             gradient_wbo.sum(1) if of_bias else None,
         )
+
+
+def _of_weight(gradient_wbo: Tensor, x_wbi: Tensor, weight_woi: Tensor) -> Tensor:
+    place = _PLACES.of_weights.pop(_key(weight_woi), None)
+    return torch.bmm(gradient_wbo.mT, x_wbi, out=place)
+
+
+def _key(weight: Tensor) -> tuple[int, torch.Size]:
+    return weight.data_ptr(), weight.shape

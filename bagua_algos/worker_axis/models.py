@@ -79,7 +79,7 @@ class StackedModel(nn.Module):
         self._stacking = stacking
         torch.set_num_threads(stacking.threads)
         # No method of its own: memory would be freed only when Python looks for cycles.
-        self._in_parts = None if stacking.way == "vmap" else InParts(self._rows, stacking)
+        self._in_parts = InParts(self._rows, stacking)
 
     def forward(self, x_wb: Inputs, loss: LossOfRows | None = None) -> Tensor:
         """`x[w, batch, ...]` -> `[w, batch, ...]`, row i by worker i's weights.
@@ -89,7 +89,7 @@ class StackedModel(nn.Module):
         time.
         """
         if not self._are_alike:
-            return (self._in_parts or self._vmap)(x_wb, loss)
+            return (self._vmap if self._is_vmapped(loss) else self._in_parts)(x_wb, loss)
         compute = self._rows.compute_all
         return compute(x_wb) if loss is None else loss(compute, slice(None))
 
@@ -104,6 +104,13 @@ class StackedModel(nn.Module):
                 yield
         finally:
             self._are_alike = False
+
+    def _is_vmapped(self, loss: LossOfRows | None) -> bool:
+        """Whether autograd is left to itself: with several threads it multiplies the faster, and a
+        compiler takes nothing else.
+        """
+        is_alone = loss is None or self._stacking.threads > 1 or torch.compiler.is_compiling()
+        return self._stacking.way == "vmap" and is_alone
 
     def _vmap(self, x_wb: Inputs, loss: LossOfRows | None) -> Tensor:
         compute = partial(by_vmap, self.module)

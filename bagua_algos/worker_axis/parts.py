@@ -8,6 +8,7 @@ Shapes: w workers held by this process, k of them in a part, b examples of each.
 
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from bagua_algos.worker_axis.gradients import StackedGradients
 from bagua_algos.worker_axis.inputs import Inputs, any_of, each
 from bagua_algos.worker_axis.rows import ModelOfRows, Part, Rows
 from bagua_algos.worker_axis.stacking import Stacking
@@ -26,7 +28,8 @@ LossOfRows = Callable[[ModelOfRows, slice], Tensor]
 
 
 class InParts:
-    """Computes stacked workers by `parts`, `shares` or in a `loop`: as `Stacking` says.
+    """Computes stacked workers by `parts`, `shares` or in a `loop`, as `Stacking` says, or all of
+    them as one part.
 
     With a loss, a part's backward pass follows its forward pass at once: what it has to remember
     is there for the workers that are computed side by side, not for all.
@@ -34,8 +37,9 @@ class InParts:
 
     def __init__(self, rows: Rows, stacking: Stacking) -> None:
         self._rows = rows
-        self._side_by_side = 1 if stacking.way == "loop" else stacking.threads
-        self._is_stacked = stacking.way == "parts"
+        self._side_by_side = stacking.threads if stacking.way in ("parts", "shares") else 1
+        self._is_stacked = stacking.way in ("parts", "vmap")
+        self._in_places: weakref.ref[StackedGradients] | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._pool_process = 0
 
@@ -51,6 +55,16 @@ class InParts:
         if torch.is_grad_enabled() and trained:
             return _PartsOfAutograd.apply(self, parts, x_wb, loss, *trained)
         return torch.cat(self.each(lambda part: _results(part, x_wb, loss), parts))
+
+    def gradients(self, stacked: Sequence[nn.Parameter], *, at_once: bool) -> StackedGradients:
+        """For those of a pass. Where they are kept there is room for one pass at a time, whose
+        backward follows `at_once`.
+        """
+        is_free = self._in_places is None or self._in_places() is None
+        gradients = StackedGradients(stacked, in_places=at_once and is_free)
+        if at_once and is_free:
+            self._in_places = weakref.ref(gradients)
+        return gradients
 
     def each(self, compute: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
         """What `compute` returns for each of the items."""
@@ -68,7 +82,7 @@ class InParts:
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy starts threads of its own."""
-        return self.__dict__ | {"_pool": None}
+        return self.__dict__ | {"_pool": None, "_in_places": None}
 
 
 def _results(part: Part, x_wb: Inputs, loss: LossOfRows | None) -> Tensor:
@@ -90,7 +104,7 @@ class _PartsOfAutograd(torch.autograd.Function):
         loss: LossOfRows | None,
         *stacked: nn.Parameter,
     ) -> Tensor:
-        gradients = _Gradients(stacked)
+        gradients = ways.gradients(stacked, at_once=loss is not None)
 
         def compute(part: Part) -> Tensor:
             with torch.enable_grad():
@@ -101,16 +115,21 @@ class _PartsOfAutograd(torch.autograd.Function):
             return results.detach()
 
         results = ways.each(compute, parts)
+        gradients.close()
         ctx.ways, ctx.parts, ctx.gradients = ways, parts, gradients
         ctx.results = results if loss is None else None
         return torch.cat([result.detach() for result in results])
 
     @staticmethod
-    @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *grad_outputs: Tensor
     ) -> tuple[Tensor | None, ...]:
-        (weights_w,) = grad_outputs
+        ctx.makes_graph = torch.is_grad_enabled()
+        return _PartsOfAutograd._backward(ctx, *grad_outputs)
+
+    @staticmethod
+    @once_differentiable
+    def _backward(ctx: Any, weights_w: Tensor) -> tuple[Tensor | None, ...]:
         gradients, results = ctx.gradients, ctx.results
         assert gradients is not None, "workers computed in parts have one backward pass"
         ctx.gradients = ctx.results = None
@@ -124,39 +143,7 @@ class _PartsOfAutograd(torch.autograd.Function):
                 results[number] = None
 
             ctx.ways.each(compute, range(len(results)))
-        return None, None, None, None, *gradients.taken()
-
-
-class _Gradients:
-    """The gradients of stacked parameters, part by part."""
-
-    def __init__(self, stacked: Sequence[nn.Parameter]) -> None:
-        self._stacked = [torch.empty_like(p, requires_grad=False) for p in stacked]
-        self._is_used = [False] * len(stacked)
-
-    def put(self, part: Part, result: Tensor, weights: Tensor | None = None) -> None:
-        """Those of a part's result, times `weights`; None: of one number, as it is. Then torch
-        imports no sympy, which takes a second, to compare shapes.
-        """
-        own = torch.autograd.grad(result, part.trained, weights, allow_unused=True)
-        for number, (gradient, stacked) in enumerate(zip(own, self._stacked, strict=True)):
-            if gradient is None:
-                stacked[part.rows].zero_()
-            else:
-                stacked[part.rows].copy_(gradient)
-                self._is_used[number] = True
-
-    def scale_(self, weights_w: Tensor) -> None:
-        """Multiply each worker's by a number."""
-        if not (weights_w == 1).all():
-            for gradient in self._stacked:
-                gradient.mul_(weights_w.view(-1, *[1] * (gradient.dim() - 1)))
-
-    def taken(self) -> Iterator[Tensor | None]:
-        """Those of each parameter; None where no worker has used it. They are gone then."""
-        stacked, self._stacked = self._stacked, []
-        for is_used, gradient in zip(self._is_used, stacked, strict=True):
-            yield gradient if is_used else None
+        return None, None, None, None, *gradients.handed_on(makes_graph=ctx.makes_graph)
 
 
 class _ThreadState:

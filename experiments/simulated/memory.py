@@ -32,8 +32,8 @@ _LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 KEPT = 1.6
 """What the process takes, over what tensors take at a time: glibc keeps what they free, and not all
-of it serves the next ones (`kept_memory`). Measured, not derived: four models took 1.2 to 2.0 times
-as much, and one of them 1.2 to 1.8 in equal runs (2 cores, `python -m experiments.bench_simulation
+of it serves the next ones (`kept_memory`). Measured, not derived: four models took 0.9 to 2.4 times
+as much, and one of them 1.6 to 2.0 in equal runs (2 cores, `python -m experiments.bench_simulation
 --counted`).
 """
 
@@ -81,7 +81,7 @@ def needed_bytes(plan: Plan, data: TaskData) -> int:
 
 def live_bytes(plan: Plan, data: TaskData) -> int:
     """The most that tensors take at a time, in the phase that takes most: the trial of ways to
-    compute workers, a step, or an evaluation. By passes of one worker.
+    compute workers, the beginning, a step, or an evaluation. By passes of one worker.
     """
     with torch.random.fork_rng(devices=[]):
         ways = ways_to_try(plan, data)
@@ -89,16 +89,24 @@ def live_bytes(plan: Plan, data: TaskData) -> int:
         evaluated = _evaluation_bytes(plan, data)
     used = [_passes_bytes(plan, way, own[way]) for way in ways]
     num_tried = min(plan.workers, WORKERS_MEASURED) if len(ways) > 1 else 0
-    tried = (_bytes_of(plan.model.parameters()) + max(own.values())) * num_tried
+    kept = _bytes_of(plan.model.parameters()) + _trained_bytes(plan)  # weights and gradients
+    tried = (kept + max(own.values())) * num_tried
+    begun = kept + _trained_bytes(plan)  # buckets, beside the weights that are copied there
     # What is measured may choose any of these ways.
-    return max(tried, _kept_bytes(plan) + max(max(used), evaluated))
+    return max(tried, plan.workers * begun, state_bytes(plan) + max(max(used), evaluated))
 
 
 def state_bytes(plan: Plan) -> int:
-    """What all workers' weights, gradients and optimizer states take, and once more as much as the
-    gradients: they are made in one place and kept in another.
+    """What is there all the time: weights, gradients, and what the optimizer keeps, of all
+    workers.
     """
-    return _kept_bytes(plan) + plan.workers * _trained_bytes(plan)
+    weights, trained = _bytes_of(plan.model.parameters()), _trained_bytes(plan)
+    weight = nn.Parameter(torch.zeros(64, 64))
+    optimizer = plan.make_optimizer([weight])
+    # One step may do for all workers that agree.
+    has_one = plan.algorithm.gradients_agree and fuses_in(optimizer)
+    states = _states_per_weight(weight, optimizer) * (1 if has_one else plan.workers)
+    return round(plan.workers * (weights + trained) + states * trained)
 
 
 def pass_bytes(plan: Plan, data: TaskData, way: Way) -> int:
@@ -114,11 +122,25 @@ def pass_bytes(plan: Plan, data: TaskData, way: Way) -> int:
 
 
 def _passes_bytes(plan: Plan, way: Way, own: int) -> int:
-    """Passes of all workers at a time; or of few, and the gradients of all."""
-    if way in ("vmap", "parts"):
-        return plan.workers * own
+    """Passes of all workers at a time, or of few; and the gradients of all once more, unless they
+    are written where they are kept, and again where micro-batches add up.
+    """
+    times = 0 if _writes_in_place(plan, way) else 1 if plan.accumulate == 1 else 2
+    gradients = times * plan.workers * _trained_bytes(plan)
+    if way in ("vmap", "parts"):  # whose passes have new gradients
+        return plan.workers * (own - _trained_bytes(plan)) + gradients
     at_once = 1 if way == "loop" else min(plan.workers, usable_cores())
-    return plan.workers * _trained_bytes(plan) + at_once * own
+    return at_once * own + gradients
+
+
+def _writes_in_place(plan: Plan, way: Way) -> bool:
+    """Whether passes write all gradients where they are kept, and not to new memory: see
+    `bagua_algos.worker_axis.gradients`, and `linear` for what several workers' layers write.
+    """
+    are_stacked = way in ("vmap", "parts")
+    dtypes_fit = plan.precision == "float32" or (plan.precision == "bfloat16" and not are_stacked)
+    at_once = way != "vmap" or usable_cores() == 1
+    return dtypes_fit and at_once and plan.accumulate == 1 and not plan.algorithm.may_read_late
 
 
 def _evaluation_bytes(plan: Plan, data: TaskData) -> int:
@@ -138,17 +160,6 @@ def _evaluation_bytes(plan: Plan, data: TaskData) -> int:
     own, bucket = _trained_bytes(plan), min(_trained_bytes(plan), plan.bucket_bytes)
     # A copy of all weights; of one bucket a difference in float32, and twice as much in float64.
     return plan.workers * own + max(forward, plan.workers * 5 * bucket)
-
-
-def _kept_bytes(plan: Plan) -> int:
-    """What is there all the time: weights, gradients, and what the optimizer keeps."""
-    weights, trained = _bytes_of(plan.model.parameters()), _trained_bytes(plan)
-    weight = nn.Parameter(torch.zeros(64, 64))
-    optimizer = plan.make_optimizer([weight])
-    # One step may do for all workers that agree.
-    has_one = plan.algorithm.gradients_agree and fuses_in(optimizer)
-    states = _states_per_weight(weight, optimizer) * (1 if has_one else plan.workers)
-    return round(plan.workers * (weights + trained) + states * trained)
 
 
 def _trained_bytes(plan: Plan) -> int:

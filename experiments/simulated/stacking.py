@@ -15,7 +15,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
+from bagua_algos.engine.backward import BackwardTracker
+from bagua_algos.engine.bucket import build_buckets
+from bagua_algos.engine.script.weak_hook import nothing_came
 from bagua_algos.worker_axis.inputs import each
 from bagua_algos.worker_axis.models import StackedModel, why_not_stacked
 from bagua_algos.worker_axis.stacking import WAYS, Stacking, Way
@@ -41,9 +45,12 @@ HOPELESS = 2.0
 """Who is slower than the fastest by this factor in the first round is out."""
 _ALONE: dict[Way, Way] = {"parts": "vmap", "shares": "loop"}
 """What the ways of several threads are where there is one."""
+PREFERRED: tuple[Way, ...] = ("parts", "vmap", "loop", "shares")
 MARGIN = 0.9
-"""A way has to take less than this part of an earlier one's time to be preferred, so that equals
-are not told apart by chance."""
+"""A way has to take less than this part of an earlier one's time to be chosen, so that equals are
+not told apart by chance. `parts` come first: torch's own threads, which `vmap` has, wait by
+spinning, and whoever works between passes, such as a compressor, has one core less meanwhile.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,6 +213,7 @@ def _measured(plan: Plan, data: TaskData, ways: Sequence[Way]) -> dict[str, floa
     batch_wb = plan.batches(data, tuple(range(plan.workers))).indices(0)
     batch = examples(plan, data.train, batch_wb)
     model = StackedModel(plan.model, plan.workers).to(plan.backend.device)
+    kept = _KeptGradients(plan, model)
     threads, on_gpu = torch.get_num_threads(), plan.backend.device == "cuda"
     # One thread is timed without the time in which other programs have its core.
     clock = time.thread_time if threads == 1 and not on_gpu else time.perf_counter
@@ -220,7 +228,44 @@ def _measured(plan: Plan, data: TaskData, ways: Sequence[Way]) -> dict[str, floa
         model.zero_grad()
         return took_s
 
-    return median_times(ways, pass_s)
+    with kept:
+        return median_times(ways, pass_s)
+
+
+class _KeptGradients:
+    """Within, a stacked model's gradients come into buckets, as those of a run do; some ways to
+    compute workers write them there at once.
+    """
+
+    def __init__(self, plan: Plan, model: StackedModel) -> None:
+        buckets = build_buckets(
+            model.parameters(),
+            num_held=plan.workers,
+            world_size=plan.workers,
+            bucket_bytes=plan.bucket_bytes,
+        )
+        self._tracker = BackwardTracker(buckets, lambda _: None)
+        self._may_write = plan.accumulate == 1 and not plan.algorithm.may_read_late
+
+    def __enter__(self) -> None:
+        self._hooks = self._tracker.attach(self._after_gradient, self._place_of)
+
+    def __exit__(self, *_: object) -> None:
+        for hook in self._hooks:
+            hook.remove()
+
+    def _place_of(self, parameter: nn.Parameter) -> Tensor | None:
+        return self._tracker.place_of(parameter) if self._may_write else None
+
+    def _after_gradient(self, parameter: nn.Parameter) -> None:
+        if nothing_came(parameter):
+            return
+        if self._tracker.enter():
+            torch.autograd.Variable._execution_engine.queue_callback(self._after_backward)
+        self._tracker.gradient_ready(parameter)
+
+    def _after_backward(self) -> None:
+        self._tracker.end()
 
 
 def median_times(ways: Sequence[Way], pass_s: Callable[[Way], float]) -> dict[str, float]:
@@ -240,9 +285,9 @@ def median_times(ways: Sequence[Way], pass_s: Callable[[Way], float]) -> dict[st
 
 
 def _fastest(seconds: dict[str, float]) -> Way:
-    """In the order of `WAYS`, that which no later one beats by the margin."""
-    best: Way = next(way for way in WAYS if way in seconds)
-    for way in WAYS:
+    """In the order of `PREFERRED`, that which no later one beats by the margin."""
+    best: Way = next(way for way in PREFERRED if way in seconds)
+    for way in PREFERRED:
         if way in seconds and seconds[way] < MARGIN * seconds[best]:
             best = way
     return best

@@ -9,6 +9,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from torch import Tensor, nn
+
 
 class WeakHook:
     """Calls the bound `method` as long as its object lives, and `gone` afterwards."""
@@ -26,3 +28,42 @@ class WeakHook:
     def is_dead(self) -> bool:
         """Whether its object is gone."""
         return self._find() is None
+
+
+class GradientHook(WeakHook):
+    """One that also tells where a parameter's gradient may be written before it is called, by the
+    bound method `place_of` (`bagua_algos.worker_axis.gradients.KeepsGradients`); nowhere without.
+    """
+
+    def __init__(
+        self,
+        method: Callable[..., Any],
+        gone: Callable[[], None],
+        place_of: Callable[[nn.Parameter], Tensor | None] | None = None,
+    ) -> None:
+        super().__init__(method, gone)
+        self._find_place = None if place_of is None else weakref.WeakMethod(place_of)
+
+    def place_of(self, parameter: nn.Parameter) -> Tensor | None:
+        """The place, or None."""
+        living = None if self._find_place is None else self._find_place()
+        return None if living is None else living(parameter)
+
+
+def nothing_came(parameter: nn.Parameter) -> bool:
+    """Whether autograd tells of a gradient that there is not: a function of a script's own has
+    returned None. Where other hooks have been told before, one of them may have taken it away.
+    """
+    return parameter.grad is None and has_one_hook(parameter)
+
+
+def has_one_hook(parameter: nn.Parameter) -> bool:
+    """Whether ours is the only one after its gradient has accumulated."""
+    return len(parameter._post_accumulate_grad_hooks) == 1
+
+
+def remove_dead(parameter: nn.Parameter) -> None:
+    """What a model that was dropped without `release` has left on a parameter that lives on."""
+    hooks = parameter._post_accumulate_grad_hooks or {}
+    for key in [k for k, hook in hooks.items() if isinstance(hook, WeakHook) and hook.is_dead]:
+        del hooks[key]

@@ -270,6 +270,29 @@ def test_what_overflowed_in_one_bucket_is_not_thrown_away(name):
     engine.close()
 
 
+class FirstAlone(torch.autograd.Function):
+    """A function of a script's own, which has no gradient for its second argument."""
+
+    @staticmethod
+    def forward(ctx, first, second):
+        return first.sum() + second.sum()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient.expand(2, 2), None
+
+
+def test_what_a_function_gives_no_gradient_has_one_of_zeros():
+    """torch calls the hooks after accumulation all the same, with nothing accumulated."""
+    model = EitherWay()
+    engine = engine_of(model, AllReduce())
+    for _ in range(2):
+        FirstAlone.apply(model.one.weight, model.other.weight).backward()
+    assert model.one.weight.grad.equal(torch.full((2, 2), 2.0))
+    assert model.other.weight.grad.equal(torch.zeros(2, 2))
+    engine.close()
+
+
 def test_stacked_workers_add_up_what_passes_give_them():
     """Their rows of a bucket lie apart."""
     model = StackedModel(EitherWay(), 2)

@@ -46,8 +46,8 @@ def test_it_may_be_simulated_and_resumed_and_have_streams(word, plan_of):
 def test_each_simulated_worker_has_a_state_of_the_optimizer(plan_of):
     plan = plan_of("backend=sim", "optim=adam")
     weights = sum(p.nbytes for p in plan.model.parameters())
-    # weights, gradients twice, two moments
-    assert state_bytes(plan) == pytest.approx(WORKERS * 5 * weights, rel=1e-3)
+    # weights, gradients, two moments
+    assert state_bytes(plan) == pytest.approx(WORKERS * 4 * weights, rel=1e-3)
 
 
 def test_simulated_workers_may_have_gradients_that_differ(plan_of):

@@ -51,8 +51,8 @@ def test_what_backward_remembers_counts():
 def test_states_of_the_optimizer_count(algorithm, num_stepping, tmp_path):
     plan = plan_of(tmp_path, f"algo={algorithm}", "workers=2", "optim=adam")
     weights = sum(p.nbytes for p in plan.model.parameters())
-    # weights, gradients twice; two moments
-    counted = (2 * 3 + num_stepping * 2) * weights
+    # weights, gradients; two moments
+    counted = (2 * 2 + num_stepping * 2) * weights
     assert state_bytes(plan) == pytest.approx(counted, rel=1e-3)
 
 

@@ -86,6 +86,8 @@ def test_a_model_is_computed_only_in_ways_that_do(tmp_path):
         ({"vmap": 1.0, "loop": 0.95}, "vmap"),  # nearly equal: no reason to change
         ({"vmap": 1.0, "loop": 0.8, "shares": 0.75}, "loop"),
         ({"loop": 1.0, "shares": 0.5}, "shares"),
+        ({"vmap": 0.95, "parts": 1.0, "shares": 0.92}, "parts"),
+        ({"vmap": 0.85, "parts": 1.0}, "vmap"),
     ],
 )
 def test_what_is_clearly_the_fastest_is_chosen(seconds, way):

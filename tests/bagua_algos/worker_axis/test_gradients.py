@@ -1,0 +1,232 @@
+"""Gradients of stacked workers in an engine: written where its buckets are, or left to autograd."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from bagua_algos.communication.stacked import StackedCommunicator
+from bagua_algos.engine.algorithm import Algorithm
+from bagua_algos.engine.engine import Engine
+from bagua_algos.worker_axis.models import StackedModel
+from bagua_algos.worker_axis.stacking import Stacking
+from experiments.simulated.memory import LiveBytes
+
+NUM_WORKERS = 3
+WAYS = {
+    "vmap": Stacking(way="vmap", threads=1),
+    "parts": Stacking(way="parts", threads=2),
+    "loop": Stacking(way="loop", threads=1),
+    "shares": Stacking(way="shares", threads=2),
+}
+
+
+class Keeping(Algorithm):
+    """Changes nothing, and notes the gradients of each bucket that is ready."""
+
+    def __init__(self):
+        self.seen = []
+
+    def on_bucket_ready(self, context, bucket):
+        self.seen.append(bucket.gradients[:, : bucket.numel].clone())
+
+
+class ReadingLate(Keeping):
+    """May look at the gradients of the last step when the next one begins."""
+
+    def on_forward(self, context):
+        self.late = [bucket.gradients.clone() for bucket in context.buckets]
+
+
+class Net(nn.Module):
+    """A layer used twice, one that is not by hand, one that nobody uses, and a frozen one."""
+
+    def __init__(self):
+        super().__init__()
+        self.twice, self.conv = nn.Linear(6, 6), nn.Conv1d(1, 2, 3, padding=1)
+        self.unused, self.last = nn.Linear(6, 6), nn.Linear(12, 2)
+        self.frozen = nn.Linear(2, 2).requires_grad_(False)
+
+    def forward(self, x_b):
+        hidden = self.conv(self.twice(self.twice(x_b).tanh()).unsqueeze(1))
+        return self.frozen(self.last(hidden.flatten(1)))
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    yield
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def hung():
+    """Makes stacked workers with an engine, and lets go of them in the end."""
+    engines = []
+
+    def make(plain, way, algorithm=None, num_workers=NUM_WORKERS):
+        model = StackedModel(plain, num_workers, stacking=WAYS[way])
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        engine = Engine(
+            *(model, optimizer, algorithm or Keeping(), StackedCommunicator(num_workers)),
+            bucket_bytes=200,
+        )
+        engines.append(engine)
+        return model, optimizer, engine
+
+    yield make
+    for engine in engines:
+        engine.close()
+
+
+def squares(x_wb):
+    """Losses, another of each worker."""
+
+    def loss(model, rows):
+        weights = torch.arange(1.0, 1.0 + len(x_wb))[rows]
+        return model(x_wb[rows]).square().flatten(1).sum(1) * weights
+
+    return loss
+
+
+def expected(plain, x_wb, times=1.0):
+    """Each worker's gradients by a model of its own; zeros where it uses nothing."""
+    rows = []
+    for number, x_b in enumerate(x_wb):
+        own = copy.deepcopy(plain)
+        (times * (1 + number) * own(x_b).square().sum()).backward()
+        trained = [p for p in own.parameters() if p.requires_grad]
+        rows.append([torch.zeros_like(p) if p.grad is None else p.grad for p in trained])
+    return [torch.stack(own) for own in zip(*rows, strict=True)]
+
+
+def gradients(model):
+    return [p.grad for p in model.parameters() if p.requires_grad]
+
+
+def are_in_buckets(engine):
+    pairs = [
+        pair
+        for bucket in engine.context.buckets
+        for pair in zip(bucket.parameters, bucket.gradient_views(), strict=True)
+    ]
+    return all(p.grad.data_ptr() == view.data_ptr() for p, view in pairs)
+
+
+def close(found, wanted):
+    for ours, theirs in zip(found, wanted, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("algorithm", [Keeping, ReadingLate])
+@pytest.mark.parametrize("way", WAYS)
+def test_they_are_each_workers_own_and_in_its_bucket(way, algorithm, hung):
+    torch.manual_seed(0)
+    plain, x_swb = Net(), torch.randn(2, NUM_WORKERS, 4, 6)
+    model, optimizer, engine = hung(plain, way, algorithm())
+    for x_wb in x_swb:
+        optimizer.zero_grad()
+        (2 * model(x_wb, squares(x_wb)).sum()).backward()
+        close(gradients(model), expected(plain, x_wb, times=2.0))
+        assert are_in_buckets(engine)
+    buckets = engine.context.buckets
+    assert len(engine.algorithm.seen) == 2 * len(buckets) >= 4
+    for bucket, seen in zip(buckets, engine.algorithm.seen[-len(buckets) :], strict=True):
+        assert seen.equal(bucket.gradients[:, : bucket.numel])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_nothing_is_made_anew_unless_somebody_may_read_the_last_ones(way, hung):
+    def most(algorithm):
+        layers = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(4)))
+        model, _, _ = hung(layers, way, algorithm, num_workers=16)
+        x_wb = torch.randn(16, 1, 64)
+        with LiveBytes() as live:
+            model(x_wb, squares(x_wb)).sum().backward()
+        return live.most
+
+    # Bytes of all gradients; noting them makes as many.
+    assert most(ReadingLate()) - most(Keeping()) > 0.9 * 16 * 4 * 64 * 64 * 4
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_passes_add_up(way, hung):
+    torch.manual_seed(0)
+    plain, (first, second) = Net(), torch.randn(2, NUM_WORKERS, 4, 6)
+    model, _, engine = hung(plain, way)
+    both = [a + b for a, b in zip(expected(plain, first), expected(plain, second), strict=True)]
+    for within in (engine.no_sync, torch.enable_grad):
+        model.zero_grad()
+        with within():
+            model(first, squares(first)).sum().backward()
+        model(second, squares(second)).sum().backward()
+        close(gradients(model), both)
+        assert are_in_buckets(engine)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_two_forwards_may_have_one_backward(way, hung):
+    torch.manual_seed(0)
+    plain, (first, second) = Net(), torch.randn(2, NUM_WORKERS, 4, 6)
+    model, _, _ = hung(plain, way)
+    (model(first, squares(first)).sum() + model(second, squares(second)).sum()).backward()
+    both = [a + b for a, b in zip(expected(plain, first), expected(plain, second), strict=True)]
+    close(gradients(model), both)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_forward_without_a_backward_leaves_nothing(way, hung):
+    torch.manual_seed(0)
+    plain, (first, second) = Net(), torch.randn(2, NUM_WORKERS, 4, 6)
+    model, _, _ = hung(plain, way)
+    model(first, squares(first))
+    assert gradients(model) == [None] * 8
+    model(second, squares(second)).sum().backward()
+    close(gradients(model), expected(plain, second))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_pass_that_comes_in_between_is_refused(way, hung):
+    model, _, _ = hung(Net(), way)
+    first, second = torch.randn(2, NUM_WORKERS, 4, 6)
+    waiting = model(first, squares(first)).sum()
+    model(second, squares(second)).sum().backward()
+    with pytest.raises(ValueError, match=r"overwritten .* call backward\(\) before the next"):
+        waiting.backward()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_scripts_hooks_see_and_change_them(way, hung):
+    torch.manual_seed(0)
+    plain, x_wb, heard = Net(), torch.randn(NUM_WORKERS, 4, 6), []
+    model, _, engine = hung(plain, way)
+    model.module.last.weight.register_hook(lambda gradient: 3 * gradient)
+    model.module.last.bias.register_post_accumulate_grad_hook(
+        lambda p: heard.append(p.grad.clone())
+    )
+    model(x_wb, squares(x_wb)).sum().backward()
+    wanted = expected(plain, x_wb)
+    close(heard, [wanted[-1]])
+    wanted[-2] *= 3
+    close(gradients(model), wanted)
+    assert are_in_buckets(engine)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_graph_of_gradients_is_refused_as_ever(way, hung):
+    model, _, _ = hung(Net(), way)
+    x_wb = torch.randn(NUM_WORKERS, 4, 6)
+    with pytest.raises(ValueError, match="create_graph=True"):
+        model(x_wb, squares(x_wb)).sum().backward(create_graph=True)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_without_an_engine_they_are_autograds(way, hung):
+    torch.manual_seed(0)
+    plain, x_wb = Net(), torch.randn(NUM_WORKERS, 4, 6)
+    model, _, engine = hung(plain, way)
+    engine.close()
+    model(x_wb, squares(x_wb)).sum().backward()
+    for ours, theirs in zip(gradients(model), expected(plain, x_wb), strict=True):
+        close([torch.zeros_like(theirs) if ours is None else ours], [theirs])
+        assert ours is None or ours.is_contiguous()
