@@ -87,20 +87,27 @@ class StackedGradients:
             for gradient in self._stacked:
                 gradient.mul_(weights_w.view(-1, *[1] * (gradient.dim() - 1)))
 
-    def handed_on(self, *, makes_graph: bool) -> Iterator[Tensor | None]:
+    def handed_on(
+        self, accumulates: Sequence[bool], *, makes_graph: bool
+    ) -> Iterator[Tensor | None]:
         """For autograd, the gradient of each parameter; None where no worker has used it, and where
-        hooks are told of it here, as autograd tells them in a pass that `makes_graph` or not. They
-        are gone then.
+        hooks are told of it here, as autograd tells them in a pass that `makes_graph` or not. That
+        is where the pass `accumulates` it in `parameter.grad`. They are gone then.
         """
         stacked, self._stacked = self._stacked, []
-        found = zip(self._parameters, self._keepers, self._places, stacked, strict=True)
-        for (parameter, keeper, place, gradient), is_used in zip(found, self._is_used, strict=True):
-            if is_used and place is not None:
-                assert keeper is not None
+        for number, parameter in enumerate(self._parameters):
+            keeper, place = self._keepers[number], self._places[number]
+            if not self._is_used[number]:
+                yield None
+            elif keeper is None or place is None:
+                yield stacked[number]
+            elif not accumulates[number]:
+                yield place.clone()  # which the next pass will not write to
+            else:
                 parameter.grad = place
                 with torch.set_grad_enabled(makes_graph):
                     keeper(parameter)
-            yield gradient if is_used and place is None else None
+                yield None
 
     def _versions_now(self) -> list[int]:
         return [place._version for place in self._places if place is not None]

@@ -221,6 +221,37 @@ def test_a_graph_of_gradients_is_refused_as_ever(way, hung):
 
 
 @pytest.mark.parametrize("way", WAYS)
+def test_who_asks_for_gradients_is_given_them_and_no_hook_is_told(way, hung):
+    torch.manual_seed(0)
+    plain, (first, second) = Net(), torch.randn(2, NUM_WORKERS, 4, 6)
+    model, _, engine = hung(plain, way)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    loss = model(first, squares(first)).sum()
+    asked = torch.autograd.grad(loss, trained[::-1], allow_unused=True)[::-1]
+    assert gradients(model) == [None] * len(trained) and not engine.algorithm.seen
+    model(second, squares(second)).sum().backward()
+    close(gradients(model), expected(plain, second))
+    for ours, theirs in zip(asked, expected(plain, first), strict=True):
+        close([torch.zeros_like(theirs) if ours is None else ours], [theirs])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_pass_for_some_inputs_is_for_them_alone(way, hung):
+    torch.manual_seed(0)
+    plain, x_wb = Net(), torch.randn(NUM_WORKERS, 4, 6)
+    model, _, engine = hung(plain, way)
+    last = [*model.module.last.parameters()]
+    with engine.no_sync():
+        model(x_wb, squares(x_wb)).sum().backward(inputs=last)
+    wanted = expected(plain, x_wb)
+    close([p.grad for p in last], wanted[-2:])
+    assert gradients(model)[:-2] == [None] * (len(wanted) - 2)
+    model.zero_grad()
+    model(x_wb, squares(x_wb)).sum().backward(inputs=last)
+    close(gradients(model), [*map(torch.zeros_like, wanted[:-2]), *wanted[-2:]])
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_without_an_engine_they_are_autograds(way, hung):
     torch.manual_seed(0)
     plain, x_wb = Net(), torch.randn(NUM_WORKERS, 4, 6)
