@@ -6,8 +6,9 @@ import resource
 import torch
 from experiments.simulated.kept_memory import kept_memory
 
-NUM_BYTES = 256 << 20
-FIRST_ROUNDS, LATER_ROUNDS = 12, 4  # glibc's cache is full of leads by then: see kept_memory
+NUM_BYTES = 64 << 20
+# glibc's cache is full of leads by then, 7 each of 16, 32, 48 and 64 bytes: see kept_memory
+FIRST_ROUNDS, LATER_ROUNDS = 32, 4
 
 def pages_asked_for():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
