@@ -13,6 +13,7 @@ from torch.utils.hooks import RemovableHandle
 from bagua_algos.engine.bucket import Bucket
 from bagua_algos.engine.call_stack import running
 from bagua_algos.engine.script.weak_hook import GradientHook, has_one_hook, remove_dead
+from bagua_algos.graph_pass import accumulates
 from kernels.upload import upload
 
 _BROKEN_OFF = (
@@ -304,6 +305,8 @@ class BackwardTracker:
         def on_incoming(gradient: Tensor | None) -> Tensor | None:
             parameter = weakly()
             if gradient is None or parameter is None or parameter.grad is not view:
+                return None
+            if not accumulates(parameter):
                 return None
             parameter.grad = None
             added_apart.add(id(parameter))

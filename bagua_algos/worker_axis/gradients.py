@@ -12,6 +12,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from bagua_algos.graph_pass import accumulates
 from bagua_algos.worker_axis.linear import writing_gradients
 from bagua_algos.worker_axis.rows import Part
 
@@ -87,12 +88,10 @@ class StackedGradients:
             for gradient in self._stacked:
                 gradient.mul_(weights_w.view(-1, *[1] * (gradient.dim() - 1)))
 
-    def handed_on(
-        self, accumulates: Sequence[bool], *, makes_graph: bool
-    ) -> Iterator[Tensor | None]:
+    def handed_on(self, *, makes_graph: bool) -> Iterator[Tensor | None]:
         """For autograd, the gradient of each parameter; None where no worker has used it, and where
-        hooks are told of it here, as autograd tells them in a pass that `makes_graph` or not. That
-        is where the pass `accumulates` it in `parameter.grad`. They are gone then.
+        hooks are told of it here, as autograd tells them in a pass that `makes_graph` or not. They
+        are gone then.
         """
         stacked, self._stacked = self._stacked, []
         for number, parameter in enumerate(self._parameters):
@@ -101,7 +100,7 @@ class StackedGradients:
                 yield None
             elif keeper is None or place is None:
                 yield stacked[number]
-            elif not accumulates[number]:
+            elif not accumulates(parameter):
                 yield place.clone()  # which the next pass will not write to
             else:
                 parameter.grad = place

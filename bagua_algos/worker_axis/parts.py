@@ -143,18 +143,7 @@ class _PartsOfAutograd(torch.autograd.Function):
                 results[number] = None
 
             ctx.ways.each(compute, range(len(results)))
-        num_stacked = len(ctx.needs_input_grad) - 4
-        accumulates = [_accumulates(node) for node, _ in ctx.next_functions[-num_stacked:]]
-        stacked = gradients.handed_on(accumulates, makes_graph=ctx.makes_graph)
-        return None, None, None, None, *stacked
-
-
-def _accumulates(node: torch.autograd.graph.Node) -> bool:
-    """Whether the backward pass that runs adds up in the `grad` of this node's parameter."""
-    try:
-        return torch._C._will_engine_execute_node(node)
-    except RuntimeError:  # torch.autograd.grad takes it instead
-        return False
+        return None, None, None, None, *gradients.handed_on(makes_graph=ctx.makes_graph)
 
 
 class _ThreadState:

@@ -39,6 +39,12 @@ class ReadingLate(Keeping):
         self.late = [bucket.gradients.clone() for bucket in context.buckets]
 
 
+class Unsent(Keeping):
+    """Takes one backward pass a step, and keeps a part of the gradients."""
+
+    takes_one_backward = keeps_unsent = True
+
+
 class Net(nn.Module):
     """A layer used twice, one that is not by hand, one that nobody uses, and a frozen one."""
 
@@ -51,6 +57,18 @@ class Net(nn.Module):
     def forward(self, x_b):
         hidden = self.conv(self.twice(self.twice(x_b).tanh()).unsqueeze(1))
         return self.frozen(self.last(hidden.flatten(1)))
+
+
+class Choosing(nn.Module):
+    """Uses one of two layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.takes_second = False
+
+    def forward(self, x_b):
+        return (self.second if self.takes_second else self.first)(x_b)
 
 
 @pytest.fixture(autouse=True)
@@ -145,8 +163,34 @@ def test_nothing_is_made_anew_unless_somebody_may_read_the_last_ones(way, hung):
             model(x_wb, squares(x_wb)).sum().backward()
         return live.most
 
-    # Bytes of all gradients; noting them makes as many.
-    assert most(ReadingLate()) - most(Keeping()) > 0.9 * 16 * 4 * 64 * 64 * 4
+    num_bytes = 16 * 4 * 64 * 64 * 4  # of all gradients
+    assert most(Keeping()) < 0.3 * num_bytes
+    assert most(ReadingLate()) > 0.9 * num_bytes
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_pass_is_told_apart_from_the_one_before(way, hung):
+    model, optimizer, _ = hung(Net(), way, Unsent())
+    x_wb = torch.randn(NUM_WORKERS, 4, 6)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(x_wb, squares(x_wb)).sum().backward()
+        optimizer.step()
+    optimizer.zero_grad()
+    model(x_wb, squares(x_wb)).sum().backward()
+    optimizer.zero_grad()  # in place of a step
+    with pytest.raises(ValueError, match="thrown away"):
+        model(x_wb, squares(x_wb)).sum().backward()
+
+
+def test_where_a_pass_may_write_is_forgotten_with_the_pass(hung):
+    model, _, _ = hung(Choosing(), "vmap")
+    x_wb = torch.randn(NUM_WORKERS, 4, 6)
+    model(x_wb, squares(x_wb)).sum().backward()
+    model.module.takes_second = True
+    second = model.module.second.weight
+    (gradient,) = torch.autograd.grad(model(x_wb).sum(), second)
+    assert gradient.any() and not second.grad.any()
 
 
 @pytest.mark.parametrize("way", WAYS)
