@@ -59,6 +59,8 @@ class BackwardTracker:
         self._launch = launch
         self._lie_apart: set[int] = set()  # of parameters, by id
         self._added_apart: set[int] = set()  # of these
+        self._written: set[int] = set()  # by the pass that runs
+        self.num_passes = 0
         self._find_places()
         self.note_gradients()
         self.note_pass()
@@ -155,6 +157,8 @@ class BackwardTracker:
 
     def _is_there(self, parameter: nn.Parameter) -> bool:
         """Whether the gradient is still that of the pass before, or has been added to it."""
+        if id(parameter) in self._written:
+            return False
         is_added = id(parameter) in self._added_apart and parameter.grad is not None
         return is_added or parameter.grad is self._places[parameter].view
 
@@ -189,16 +193,23 @@ class BackwardTracker:
         is_here = place.view.data_ptr() == place.address and not place.view.is_cuda
         return place.view if parameter.grad is None and is_here and not is_seen else None
 
+    def written(self, parameter: nn.Parameter) -> None:
+        """The pass that runs has written the gradient to `place_of`. Until it has ended, that is no
+        gradient of the pass before.
+        """
+        parameter.grad = self._places[parameter].view
+        self._written.add(id(parameter))
+
     def attach(
         self,
         on_gradient: Callable[[nn.Parameter], None],
-        place_of: Callable[[nn.Parameter], Tensor | None] | None = None,
+        may_write: Callable[[], bool] | None = None,
     ) -> list[RemovableHandle]:
         """Have autograd call the method `on_gradient(parameter)` of an object, as long as that
-        lives, whenever a gradient has been accumulated. The method `place_of` tells who asks where
-        it may be written itself.
+        lives, whenever a gradient has been accumulated. The method `may_write` says whether a pass
+        may write it where it belongs itself; never without.
         """
-        hook = GradientHook(on_gradient, _refuse_parts, place_of)
+        hook = GradientHook(on_gradient, _refuse_parts, self, may_write)
         for parameter in self._places:
             remove_dead(parameter)
         hooks = [p.register_post_accumulate_grad_hook(hook) for p in self._places]
@@ -234,6 +245,7 @@ class BackwardTracker:
         if self._missing:
             raise ValueError(_BROKEN_OFF)
         self._missing = [set(bucket.parameters) for bucket in self._buckets]
+        self.num_passes += 1
         self._next = 0
         self._came = {}
         self.ends_first = True
@@ -272,6 +284,7 @@ class BackwardTracker:
             self.gradient_ready(parameter)
         self._launch_complete()
         self._missing = []
+        self._written.clear()
         return unused
 
     def _keep_gradients(self, bucket: Bucket) -> None:

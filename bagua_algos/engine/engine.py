@@ -275,7 +275,7 @@ class Engine(Attached):
         leave_out_of_copies(model, load_hooks=self.algorithm.keeps_weights)
         hooks = [
             model.register_forward_pre_hook(ForwardHook(self._before_forward)),
-            *self.backward.attach(self._after_gradient, self._place_of),
+            *self.backward.attach(self._after_gradient, self._may_write),
             *self._attach_to(self.context.optimizer),
         ]
         if self._observer is not None or self.dispatcher.acts_at("on_forward"):
@@ -321,17 +321,15 @@ class Engine(Attached):
             self.context.background.start_clock()
 
     def _after_gradient(self, parameter: nn.Parameter) -> None:
-        if nothing_came(parameter):
-            return
-        if not self._synchronizing:
-            self._take_local_gradient(parameter)
-        else:
+        if self._synchronizing:
             self._take_gradient(parameter)
+        elif not nothing_came(parameter):
+            self._take_local_gradient(parameter)
 
-    def _place_of(self, parameter: nn.Parameter) -> Tensor | None:
-        """Where its gradient may be written by now, before a backward pass."""
-        is_free = self._synchronizing and not self.algorithm.may_read_late
-        return self.backward.place_of(parameter) if is_free else None
+    def _may_write(self) -> bool:
+        """Whether gradients may be in buckets before a backward pass."""
+        meets = self._synchronizing and not self._is_consensus
+        return meets and not self.algorithm.may_read_late
 
     def _on_bucket_complete(self, bucket: Bucket) -> None:
         if self._scaled is None:

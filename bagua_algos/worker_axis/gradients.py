@@ -21,14 +21,19 @@ from bagua_algos.worker_axis.rows import Part
 class KeepsGradients(Protocol):
     """A hook after a parameter's gradient has accumulated, which keeps gradients in its memory."""
 
-    def place_of(self, parameter: nn.Parameter) -> Tensor | None:
-        """Where the gradient may be written before the hook is called, which then finds it as
-        `parameter.grad`; None where that is left to autograd.
-        """
+    @property
+    def num_passes(self) -> int:
+        """How many backward passes have begun that write there."""
         ...
 
-    def __call__(self, parameter: nn.Parameter) -> None:
-        """Its gradient is there. Autograd, which has nothing to add, may say so once more."""
+    def place_of(self, parameter: nn.Parameter) -> Tensor | None:
+        """Where the gradient may be written by now; None where that is left to autograd."""
+        ...
+
+    def written(self, parameter: nn.Parameter) -> None:
+        """The pass that runs has written the gradient there: it is `parameter.grad` from here on.
+        Autograd calls the hook when all else has been added to it, or nothing.
+        """
         ...
 
 
@@ -43,17 +48,13 @@ class StackedGradients:
 
     def __init__(self, parameters: Sequence[nn.Parameter], *, in_places: bool) -> None:
         self._parameters = parameters
-        self._keepers = [_keeper(p) for p in parameters]
-        self._places = [
-            None if keeper is None or not in_places else keeper.place_of(p)
-            for p, keeper in zip(parameters, self._keepers, strict=True)
-        ]
+        self._places = [_place_of(p) if in_places else None for p in parameters]
         self._stacked = [
             torch.empty_like(p, requires_grad=False) if place is None else place
             for p, place in zip(parameters, self._places, strict=True)
         ]
         self._is_used = [False] * len(parameters)
-        self._versions: list[int] = []
+        self._passes = [_num_passes(p) for p in parameters]
 
     def put(self, part: Part, result: Tensor, weights: Tensor | None = None) -> None:
         """Those of a part's result, times `weights`; None: of one number, as it is. Then torch
@@ -71,47 +72,53 @@ class StackedGradients:
             if (gradient.data_ptr(), gradient.stride()) != (place.data_ptr(), place.stride()):
                 place.copy_(gradient)
 
-    def close(self) -> None:
-        """All parts are there, and autograd's backward pass is to come."""
-        self._versions = self._versions_now()
-
     def scale_(self, weights_w: Tensor) -> None:
-        """Multiply each worker's by a number, after `close`. Raises `ValueError` where somebody has
-        written to the places since.
+        """Multiply each worker's by a number. Raises `ValueError` where another pass has begun that
+        writes to the same places.
         """
-        if self._versions != self._versions_now():
-            raise ValueError(
-                "the gradients of stacked workers have been overwritten between forward and "
-                "backward, by another backward pass: call backward() before the next forward"
-            )
+        for parameter, place, before in zip(
+            self._parameters, self._places, self._passes, strict=True
+        ):
+            if place is not None and _num_passes(parameter) not in (before, None):
+                raise ValueError(
+                    "the gradients of stacked workers have been overwritten between forward and "
+                    "backward, by another backward pass: call backward() before the next forward"
+                )
         if not (weights_w == 1).all():
             for gradient in self._stacked:
                 gradient.mul_(weights_w.view(-1, *[1] * (gradient.dim() - 1)))
 
-    def handed_on(self, *, makes_graph: bool) -> Iterator[Tensor | None]:
+    def handed_on(self) -> Iterator[Tensor | None]:
         """For autograd, the gradient of each parameter; None where no worker has used it, and where
-        hooks are told of it here, as autograd tells them in a pass that `makes_graph` or not. They
-        are gone then.
+        it is `parameter.grad` by now. They are gone then.
+
+        What is somebody else's by now is a copy: of `torch.autograd.grad`, of hooks that have come
+        since, or where a gradient has accumulated meanwhile.
         """
         stacked, self._stacked = self._stacked, []
-        for number, parameter in enumerate(self._parameters):
-            keeper, place = self._keepers[number], self._places[number]
-            if not self._is_used[number]:
+        found = zip(self._parameters, self._places, stacked, self._is_used, strict=True)
+        for parameter, place, gradient, is_used in found:
+            if not is_used or place is None:
+                yield gradient if is_used else None
+            elif accumulates(parameter) and _place_of(parameter) is place:
+                _keeper_of(parameter).written(parameter)
                 yield None
-            elif keeper is None or place is None:
-                yield stacked[number]
-            elif not accumulates(parameter):
-                yield place.clone()  # which the next pass will not write to
             else:
-                parameter.grad = place
-                with torch.set_grad_enabled(makes_graph):
-                    keeper(parameter)
-                yield None
-
-    def _versions_now(self) -> list[int]:
-        return [place._version for place in self._places if place is not None]
+                yield place.clone()
 
 
-def _keeper(parameter: nn.Parameter) -> KeepsGradients | None:
+def _keepers(parameter: nn.Parameter) -> list[KeepsGradients]:
     hooks = (parameter._post_accumulate_grad_hooks or {}).values()
-    return next((hook for hook in hooks if isinstance(hook, KeepsGradients)), None)
+    return [hook for hook in hooks if isinstance(hook, KeepsGradients)]
+
+
+def _keeper_of(parameter: nn.Parameter) -> KeepsGradients:
+    return _keepers(parameter)[0]
+
+
+def _place_of(parameter: nn.Parameter) -> Tensor | None:
+    return next((keeper.place_of(parameter) for keeper in _keepers(parameter)), None)
+
+
+def _num_passes(parameter: nn.Parameter) -> int | None:
+    return next((keeper.num_passes for keeper in _keepers(parameter)), None)

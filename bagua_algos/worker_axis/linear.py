@@ -21,10 +21,10 @@ from torch.overrides import TorchFunctionMode
 
 
 class _Places(threading.local):
-    """Where the gradients of weights are to be written, by the weights' addresses and shapes."""
+    """Where the gradients of weights are to be written, by the weights' `_key`."""
 
     def __init__(self) -> None:
-        self.of_weights: dict[tuple[int, torch.Size], Tensor] = {}
+        self.of_weights: dict[tuple[Any, ...], Tensor] = {}
 
 
 _PLACES = _Places()
@@ -67,6 +67,7 @@ def _fits(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
     dims_fit = input.dim() > 1 and weight.dim() == 2
     is_of_workers = any(map(is_batchedtensor, (input, weight)))  # else vmap has nothing to do here
     is_plain = device == "cpu" and not torch.is_autocast_enabled(device)
+    is_plain = is_plain and not weight.is_complex()  # whose gradient is of the conjugate
     return dims_fit and is_of_workers and is_plain
 
 
@@ -135,5 +136,6 @@ def _of_weight(gradient_wbo: Tensor, x_wbi: Tensor, weight_woi: Tensor) -> Tenso
     return torch.bmm(gradient_wbo.mT, x_wbi, out=place)
 
 
-def _key(weight: Tensor) -> tuple[int, torch.Size]:
-    return weight.data_ptr(), weight.shape
+def _key(weight: Tensor) -> tuple[Any, ...]:
+    """Which weight this is: its transpose, or its real part, is another."""
+    return weight.data_ptr(), weight.shape, weight.stride(), weight.dtype

@@ -10,7 +10,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import Any
 
@@ -78,7 +78,13 @@ class InParts:
             with state.taken_over():
                 return compute(item)
 
-        return list(self._pool.map(alike, items))
+        futures = [self._pool.submit(alike, item) for item in items]
+        try:
+            return [future.result() for future in futures]
+        finally:  # after an error, too: else others would go on writing gradients
+            for future in futures:
+                future.cancel()
+            wait(futures)
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy starts threads of its own."""
@@ -115,21 +121,16 @@ class _PartsOfAutograd(torch.autograd.Function):
             return results.detach()
 
         results = ways.each(compute, parts)
-        gradients.close()
         ctx.ways, ctx.parts, ctx.gradients = ways, parts, gradients
         ctx.results = results if loss is None else None
         return torch.cat([result.detach() for result in results])
 
     @staticmethod
+    @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *grad_outputs: Tensor
     ) -> tuple[Tensor | None, ...]:
-        ctx.makes_graph = torch.is_grad_enabled()
-        return _PartsOfAutograd._backward(ctx, *grad_outputs)
-
-    @staticmethod
-    @once_differentiable
-    def _backward(ctx: Any, weights_w: Tensor) -> tuple[Tensor | None, ...]:
+        (weights_w,) = grad_outputs
         gradients, results = ctx.gradients, ctx.results
         assert gradients is not None, "workers computed in parts have one backward pass"
         ctx.gradients = ctx.results = None
@@ -143,7 +144,7 @@ class _PartsOfAutograd(torch.autograd.Function):
                 results[number] = None
 
             ctx.ways.each(compute, range(len(results)))
-        return None, None, None, None, *gradients.handed_on(makes_graph=ctx.makes_graph)
+        return None, None, None, None, *gradients.handed_on()
 
 
 class _ThreadState:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from bagua_algos.engine.backward import BackwardTracker
 from bagua_algos.engine.bucket import build_buckets
@@ -245,24 +245,23 @@ class _KeptGradients:
             bucket_bytes=plan.bucket_bytes,
         )
         self._tracker = BackwardTracker(buckets, lambda _: None)
-        self._may_write = plan.accumulate == 1 and not plan.algorithm.may_read_late
+        self._writes = plan.accumulate == 1 and not plan.algorithm.may_read_late
 
     def __enter__(self) -> None:
-        self._hooks = self._tracker.attach(self._after_gradient, self._place_of)
+        self._hooks = self._tracker.attach(self._after_gradient, self._may_write)
 
     def __exit__(self, *_: object) -> None:
         for hook in self._hooks:
             hook.remove()
 
-    def _place_of(self, parameter: nn.Parameter) -> Tensor | None:
-        return self._tracker.place_of(parameter) if self._may_write else None
+    def _may_write(self) -> bool:
+        return self._writes
 
     def _after_gradient(self, parameter: nn.Parameter) -> None:
-        if nothing_came(parameter):
-            return
         if self._tracker.enter():
             torch.autograd.Variable._execution_engine.queue_callback(self._after_backward)
-        self._tracker.gradient_ready(parameter)
+        if not nothing_came(parameter):
+            self._tracker.gradient_ready(parameter)
 
     def _after_backward(self) -> None:
         self._tracker.end()

@@ -26,6 +26,7 @@ from bagua_algos.engine.script.loads import LoadedWeights
 from bagua_algos.engine.script.saves import saving_copies
 from bagua_algos.engine.script.uncleared import UnclearedGradients
 from bagua_algos.engine.script.unseen import UnseenChanges
+from bagua_algos.engine.script.weak_hook import nothing_came
 from bagua_algos.step_hooks import run_first
 
 _HOOKED_STEP = Optimizer.profile_hook_step(lambda _: None).__code__
@@ -151,15 +152,17 @@ class Attached(ABC):
             self._is_consensus = before
 
     def _take_gradient(self, parameter: nn.Parameter) -> None:
-        """A gradient of this backward pass, in which workers meet, is final."""
+        """A gradient of this backward pass, in which workers meet, is final, or did not come."""
+        has_come = not nothing_came(parameter)
         if self.backward.enter():
-            self._begin_backward(parameter)
+            self._begin_backward(parameter if has_come else None)
             # Called when the whole pass is done, before backward() returns, as in DDP and FSDP: a
             # call that FSDP2 has queued before this one ends its own part first.
             torch.autograd.Variable._execution_engine.queue_callback(self._after_backward)
             if not self._has_begun:  # the loss came from no forward() in training mode after a step
                 self._begin()
-        self.backward.gradient_ready(parameter)
+        if has_come:
+            self.backward.gradient_ready(parameter)
 
     def _take_local_gradient(self, parameter: nn.Parameter | None) -> None:
         """A gradient has accumulated within `no_sync`; None: some will."""

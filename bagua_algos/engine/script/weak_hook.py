@@ -7,7 +7,7 @@ them without `release`.
 
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
@@ -30,24 +30,56 @@ class WeakHook:
         return self._find() is None
 
 
+class Places(Protocol):
+    """Where gradients are kept: see `GradientHook`."""
+
+    num_passes: int
+
+    def place_of(self, parameter: nn.Parameter) -> Tensor | None:
+        """Where a parameter's gradient may be written by now, or None."""
+        ...
+
+    def written(self, parameter: nn.Parameter) -> None:
+        """It has been written there."""
+        ...
+
+
 class GradientHook(WeakHook):
-    """One that also tells where a parameter's gradient may be written before it is called, by the
-    bound method `place_of` (`bagua_algos.worker_axis.gradients.KeepsGradients`); nowhere without.
+    """One that also tells where a parameter's gradient may be written before it is called
+    (`bagua_algos.worker_axis.gradients.KeepsGradients`): in `places`, whenever the bound method
+    `may_write` says so; nowhere without.
     """
 
     def __init__(
         self,
         method: Callable[..., Any],
         gone: Callable[[], None],
-        place_of: Callable[[nn.Parameter], Tensor | None] | None = None,
+        places: Places,
+        may_write: Callable[[], bool] | None = None,
     ) -> None:
         super().__init__(method, gone)
-        self._find_place = None if place_of is None else weakref.WeakMethod(place_of)
+        self._find_places = weakref.ref(places)
+        self._may_write = None if may_write is None else weakref.WeakMethod(may_write)
+
+    @property
+    def num_passes(self) -> int:
+        """How many backward passes have begun that write there."""
+        places = self._find_places()
+        return -1 if places is None else places.num_passes
 
     def place_of(self, parameter: nn.Parameter) -> Tensor | None:
         """The place, or None."""
-        living = None if self._find_place is None else self._find_place()
-        return None if living is None else living(parameter)
+        may_write = None if self._may_write is None else self._may_write()
+        places = self._find_places()
+        if places is None or may_write is None or not may_write():
+            return None
+        return places.place_of(parameter)
+
+    def written(self, parameter: nn.Parameter) -> None:
+        """It has been written there."""
+        places = self._find_places()
+        assert places is not None, "it has just told where that is"
+        places.written(parameter)
 
 
 def nothing_came(parameter: nn.Parameter) -> bool:

@@ -1,6 +1,7 @@
 """Gradients of stacked workers in an engine: written where its buckets are, or left to autograd."""
 
 import copy
+import time
 
 import pytest
 import torch
@@ -147,10 +148,8 @@ def test_they_are_each_workers_own_and_in_its_bucket(way, algorithm, hung):
         (2 * model(x_wb, squares(x_wb)).sum()).backward()
         close(gradients(model), expected(plain, x_wb, times=2.0))
         assert are_in_buckets(engine)
-    buckets = engine.context.buckets
-    assert len(engine.algorithm.seen) == 2 * len(buckets) >= 4
-    for bucket, seen in zip(buckets, engine.algorithm.seen[-len(buckets) :], strict=True):
-        assert seen.equal(bucket.gradients[:, : bucket.numel])
+    assert len(engine.algorithm.seen) == 2 * len(engine.context.buckets) >= 4
+    assert_seen(engine)
 
 
 @pytest.fixture
@@ -219,14 +218,164 @@ def test_passes_add_up(way, hung):
         assert are_in_buckets(engine)
 
 
+def assert_seen(engine):
+    """The algorithm has seen what is in the buckets."""
+    buckets = engine.context.buckets
+    for bucket, seen in zip(buckets, engine.algorithm.seen[-len(buckets) :], strict=True):
+        assert seen.equal(bucket.gradients[:, : bucket.numel])
+    assert are_in_buckets(engine)
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_two_forwards_may_have_one_backward(way, hung):
     torch.manual_seed(0)
     plain, (first, second) = Net(), torch.randn(2, NUM_WORKERS, 4, 6)
-    model, _, _ = hung(plain, way)
+    model, _, engine = hung(plain, way)
     (model(first, squares(first)).sum() + model(second, squares(second)).sum()).backward()
     both = [a + b for a, b in zip(expected(plain, first), expected(plain, second), strict=True)]
     close(gradients(model), both)
+    assert_seen(engine)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_loss_may_be_of_the_weights_too(way, hung):
+    torch.manual_seed(0)
+    plain, x_wb = Net(), torch.randn(NUM_WORKERS, 4, 6)
+    model, _, engine = hung(plain, way)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    penalty = sum(p.square().sum() for p in trained)
+    (model(x_wb, squares(x_wb)).sum() + penalty).backward()
+    wanted = expected(plain, x_wb)
+    close(gradients(model), [g + 2 * p.detach() for g, p in zip(wanted, trained, strict=True)])
+    assert_seen(engine)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("is_assigned", [True, False])
+def test_what_is_there_by_then_is_added_to(way, is_assigned, hung):
+    torch.manual_seed(0)
+    plain, x_wb = Net(), torch.randn(NUM_WORKERS, 4, 6)
+    model, _, engine = hung(plain, way)
+    loss, weight = model(x_wb, squares(x_wb)).sum(), model.module.last.weight
+    if is_assigned:
+        weight.grad = torch.ones_like(weight)
+    else:
+        with engine.no_sync():
+            weight.sum().backward()
+    loss.backward()
+    wanted = expected(plain, x_wb)
+    wanted[-2] += 1
+    close(gradients(model), wanted)
+    assert_seen(engine)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", ["before the sum", "after the sum"])
+def test_hooks_may_come_between_forward_and_backward(way, kind, hung):
+    torch.manual_seed(0)
+    plain, x_wb, heard = Net(), torch.randn(NUM_WORKERS, 4, 6), []
+    model, _, engine = hung(plain, way)
+    loss, weight = model(x_wb, squares(x_wb)).sum(), model.module.last.weight
+    wanted = expected(plain, x_wb)
+    if kind == "before the sum":
+        weight.register_hook(lambda gradient: 3 * gradient)
+        wanted[-2] *= 3
+    else:
+        weight.register_post_accumulate_grad_hook(lambda p: heard.append(p.grad.clone()))
+    loss.backward()
+    close(gradients(model), wanted)
+    close(heard, [wanted[-2]] * len(heard))
+    assert len(heard) == (kind == "after the sum")
+    assert_seen(engine)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_engine_may_go_between_forward_and_backward(way, hung):
+    torch.manual_seed(0)
+    plain, x_wb = Net(), torch.randn(NUM_WORKERS, 4, 6)
+    model, _, engine = hung(plain, way)
+    loss = model(x_wb, squares(x_wb)).sum()
+    engine.close()
+    loss.backward()
+    for ours, theirs in zip(gradients(model), expected(plain, x_wb), strict=True):
+        close([torch.zeros_like(theirs) if ours is None else ours], [theirs])
+    assert not engine.algorithm.seen
+
+
+class Transposed(nn.Module):
+    """Uses a square weight the other way round."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(6, 6))
+
+    def forward(self, x_b):
+        return nn.functional.linear(x_b, self.weight.t())
+
+
+class Real(nn.Module):
+    """Uses a part of a weight that has its address and its shape."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(6, 6, dtype=torch.complex64))
+
+    def forward(self, x_b):
+        return nn.functional.linear(x_b, self.weight.real)
+
+
+class Complex(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 6, dtype=torch.complex64)
+
+    def forward(self, x_b):
+        return torch.view_as_real(self.layer(x_b * (1 + 2j)))
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", [Transposed, Real, Complex])
+def test_a_weight_may_be_used_in_another_way(way, kind, hung):
+    torch.manual_seed(0)
+    plain, x_wb = kind(), torch.randn(NUM_WORKERS, 4, 6)
+    model, _, engine = hung(plain, way)
+    model(x_wb, squares(x_wb)).sum().backward()
+    close(gradients(model), expected(plain, x_wb))
+    assert_seen(engine)
+
+
+@pytest.mark.parametrize("way", ["parts", "shares"])
+def test_an_error_of_one_worker_leaves_nobody_at_work(way, hung):
+    """Else another one would write to the gradients of the next pass."""
+    torch.manual_seed(0)
+    plain, (first, second) = Net(), torch.randn(2, NUM_WORKERS, 4, 6)
+    model, _, engine = hung(plain, way)
+
+    def failing(rows_model, rows):
+        if rows.start == 0:
+            raise ZeroDivisionError
+        losses_w = squares(first)(rows_model, rows)
+        time.sleep(0.2)
+        return losses_w
+
+    with pytest.raises(ZeroDivisionError):
+        model(first, failing)
+    model(second, squares(second)).sum().backward()
+    wanted = expected(plain, second)
+    close(gradients(model), wanted)
+    time.sleep(0.3)
+    close(gradients(model), wanted)
+    assert_seen(engine)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_one_gradient_that_is_thrown_away_is_noticed(way, hung):
+    model, optimizer, _ = hung(nn.Linear(6, 2, bias=False), way, Unsent())
+    x_wb = torch.randn(NUM_WORKERS, 4, 6)
+    model(x_wb, squares(x_wb)).sum().backward()
+    optimizer.zero_grad()
+    with pytest.raises(ValueError, match="thrown away"):
+        model(x_wb, squares(x_wb)).sum().backward()
 
 
 @pytest.mark.parametrize("way", WAYS)
