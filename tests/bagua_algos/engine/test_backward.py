@@ -293,6 +293,28 @@ def test_what_a_function_gives_no_gradient_has_one_of_zeros():
     engine.close()
 
 
+class Nothing(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, weight):
+        return weight.sum()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return None
+
+
+@pytest.mark.parametrize("algorithm", [AllReduce(), TopK(ratio=0.5)])
+def test_workers_meet_in_a_pass_that_gives_nothing(algorithm):
+    """Others may have gradients in theirs."""
+    model = EitherWay()
+    engine = engine_of(model, algorithm)
+    Nothing.apply(model.one.weight).backward()
+    assert [p.grad.tolist() for p in model.parameters()] == [[[0, 0], [0, 0]]] * 2
+    with engine.no_sync():
+        Nothing.apply(model.one.weight).backward()
+    engine.close()
+
+
 def test_stacked_workers_add_up_what_passes_give_them():
     """Their rows of a bucket lie apart."""
     model = StackedModel(EitherWay(), 2)
