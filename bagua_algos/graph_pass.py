@@ -1,12 +1,36 @@
-"""What the backward pass that runs is for."""
+"""Between autograd's backward passes and those who keep gradients in memory of their own."""
+
+from typing import Protocol, runtime_checkable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+
+
+@runtime_checkable
+class KeepsGradients(Protocol):
+    """Keeps the gradients of parameters in its memory, such as a bucket; so does the hook, after a
+    parameter's gradient has accumulated, that stands for it.
+    """
+
+    @property
+    def num_passes(self) -> int:
+        """How many backward passes have begun that write there."""
+        ...
+
+    def place_of(self, parameter: nn.Parameter) -> Tensor | None:
+        """Where the gradient may be written by now; None where that is left to autograd."""
+        ...
+
+    def written(self, parameter: nn.Parameter) -> None:
+        """The pass that runs has written the gradient there: it is `parameter.grad` from here on.
+        Autograd calls the hook when all else has been added to it, or nothing.
+        """
+        ...
 
 
 def accumulates(parameter: nn.Parameter) -> bool:
-    """Whether it adds a gradient to `parameter.grad`: `torch.autograd.grad` gives it to its caller,
-    and `backward(inputs=...)` is for some parameters alone. To be called within the pass.
+    """Whether the backward pass that runs adds to `parameter.grad`: `torch.autograd.grad` gives
+    gradients to its caller, and `backward(inputs=...)` is for some parameters alone.
     """
     try:
         return torch._C._will_engine_execute_node(

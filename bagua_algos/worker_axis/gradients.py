@@ -1,40 +1,28 @@
 """The gradients of stacked workers, written part by part to where they are to be.
 
 A hook that runs after a parameter's gradient has accumulated may keep gradients in memory of its
-own, such as a bucket. Then they are written there at once: copies of all workers' gradients took as
-long as a quarter of a small network's pass.
+own, such as a bucket. Then they are written there at once: copies of all workers' gradients took a
+third of an MLP's step.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from bagua_algos.graph_pass import accumulates
+from bagua_algos.graph_pass import KeepsGradients, accumulates
 from bagua_algos.worker_axis.linear import writing_gradients
 from bagua_algos.worker_axis.rows import Part
 
 
-@runtime_checkable
-class KeepsGradients(Protocol):
-    """A hook after a parameter's gradient has accumulated, which keeps gradients in its memory."""
+class _Place(NamedTuple):
+    """Where a keeper has a parameter's gradient, and how many passes had written there before."""
 
-    @property
-    def num_passes(self) -> int:
-        """How many backward passes have begun that write there."""
-        ...
-
-    def place_of(self, parameter: nn.Parameter) -> Tensor | None:
-        """Where the gradient may be written by now; None where that is left to autograd."""
-        ...
-
-    def written(self, parameter: nn.Parameter) -> None:
-        """The pass that runs has written the gradient there: it is `parameter.grad` from here on.
-        Autograd calls the hook when all else has been added to it, or nothing.
-        """
-        ...
+    keeper: KeepsGradients
+    view: Tensor
+    num_passes: int
 
 
 class StackedGradients:
@@ -50,11 +38,10 @@ class StackedGradients:
         self._parameters = parameters
         self._places = [_place_of(p) if in_places else None for p in parameters]
         self._stacked = [
-            torch.empty_like(p, requires_grad=False) if place is None else place
+            torch.empty_like(p, requires_grad=False) if place is None else place.view
             for p, place in zip(parameters, self._places, strict=True)
         ]
         self._is_used = [False] * len(parameters)
-        self._passes = [_num_passes(p) for p in parameters]
 
     def put(self, part: Part, result: Tensor, weights: Tensor | None = None) -> None:
         """Those of a part's result, times `weights`; None: of one number, as it is. Then torch
@@ -76,14 +63,12 @@ class StackedGradients:
         """Multiply each worker's by a number. Raises `ValueError` where another pass has begun that
         writes to the same places.
         """
-        for parameter, place, before in zip(
-            self._parameters, self._places, self._passes, strict=True
-        ):
-            if place is not None and _num_passes(parameter) not in (before, None):
-                raise ValueError(
-                    "the gradients of stacked workers have been overwritten between forward and "
-                    "backward, by another backward pass: call backward() before the next forward"
-                )
+        lent = [place for place in self._places if place is not None]
+        if any(place.keeper.num_passes > place.num_passes for place in lent):
+            raise ValueError(
+                "the gradients of stacked workers have been overwritten between forward and "
+                "backward, by another backward pass: call backward() before the next forward"
+            )
         if not (weights_w == 1).all():
             for gradient in self._stacked:
                 gradient.mul_(weights_w.view(-1, *[1] * (gradient.dim() - 1)))
@@ -100,25 +85,18 @@ class StackedGradients:
         for parameter, place, gradient, is_used in found:
             if not is_used or place is None:
                 yield gradient if is_used else None
-            elif accumulates(parameter) and _place_of(parameter) is place:
-                _keeper_of(parameter).written(parameter)
+                continue
+            now = _place_of(parameter)
+            if now is not None and now.view is place.view and accumulates(parameter):
+                now.keeper.written(parameter)
                 yield None
             else:
-                yield place.clone()
+                yield gradient.clone()
 
 
-def _keepers(parameter: nn.Parameter) -> list[KeepsGradients]:
+def _place_of(parameter: nn.Parameter) -> _Place | None:
+    """That of the one hook that keeps its gradient, if it has a place by now."""
     hooks = (parameter._post_accumulate_grad_hooks or {}).values()
-    return [hook for hook in hooks if isinstance(hook, KeepsGradients)]
-
-
-def _keeper_of(parameter: nn.Parameter) -> KeepsGradients:
-    return _keepers(parameter)[0]
-
-
-def _place_of(parameter: nn.Parameter) -> Tensor | None:
-    return next((keeper.place_of(parameter) for keeper in _keepers(parameter)), None)
-
-
-def _num_passes(parameter: nn.Parameter) -> int | None:
-    return next((keeper.num_passes for keeper in _keepers(parameter)), None)
+    keeper = next((hook for hook in hooks if isinstance(hook, KeepsGradients)), None)
+    view = None if keeper is None else keeper.place_of(parameter)
+    return None if keeper is None or view is None else _Place(keeper, view, keeper.num_passes)

@@ -20,7 +20,7 @@ from bagua_algos.worker_axis.models import StackedModel
 from bagua_algos.worker_axis.rows import CHUNK
 from bagua_algos.worker_axis.stacking import Stacking, Way
 from experiments.plan.plan import Plan
-from experiments.simulated.stacking import WORKERS_MEASURED, ways_to_try
+from experiments.simulated.stacking import WORKERS_MEASURED, may_write_gradients, ways_to_try
 from experiments.tasks.base import TaskData
 from experiments.training.step import examples, losses
 from host.cores import usable_cores
@@ -140,7 +140,7 @@ def _writes_in_place(plan: Plan, way: Way) -> bool:
     are_stacked = way in ("vmap", "parts")
     dtypes_fit = plan.precision == "float32" or (plan.precision == "bfloat16" and not are_stacked)
     at_once = way != "vmap" or usable_cores() == 1
-    return dtypes_fit and at_once and plan.accumulate == 1 and not plan.algorithm.may_read_late
+    return dtypes_fit and at_once and may_write_gradients(plan)
 
 
 def _evaluation_bytes(plan: Plan, data: TaskData) -> int:

@@ -150,6 +150,11 @@ def ways_to_try(plan: Plan, data: TaskData) -> list[Way]:
     return _ways(plan, data, usable_cores())[0]
 
 
+def may_write_gradients(plan: Plan) -> bool:
+    """Whether passes of `plan` may write gradients where the engine keeps them."""
+    return plan.accumulate == 1 and not plan.algorithm.may_read_late
+
+
 def told(choice: StackingChoice, model: StackedModel) -> dict[str, Any]:
     """What a record says: the fields of the choice, or only the way of a run that was resumed."""
     if model.stacking != choice.stacking:
@@ -245,7 +250,7 @@ class _KeptGradients:
             bucket_bytes=plan.bucket_bytes,
         )
         self._tracker = BackwardTracker(buckets, lambda _: None)
-        self._writes = plan.accumulate == 1 and not plan.algorithm.may_read_late
+        self._writes = may_write_gradients(plan)
 
     def __enter__(self) -> None:
         self._hooks = self._tracker.attach(self._after_gradient, self._may_write)

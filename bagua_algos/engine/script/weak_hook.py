@@ -7,9 +7,11 @@ them without `release`.
 
 import weakref
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor, nn
+
+from bagua_algos.graph_pass import KeepsGradients
 
 
 class WeakHook:
@@ -30,31 +32,17 @@ class WeakHook:
         return self._find() is None
 
 
-class Places(Protocol):
-    """Where gradients are kept: see `GradientHook`."""
-
-    num_passes: int
-
-    def place_of(self, parameter: nn.Parameter) -> Tensor | None:
-        """Where a parameter's gradient may be written by now, or None."""
-        ...
-
-    def written(self, parameter: nn.Parameter) -> None:
-        """It has been written there."""
-        ...
-
-
 class GradientHook(WeakHook):
     """One that also tells where a parameter's gradient may be written before it is called
-    (`bagua_algos.worker_axis.gradients.KeepsGradients`): in `places`, whenever the bound method
-    `may_write` says so; nowhere without.
+    (`bagua_algos.graph_pass.KeepsGradients`): in `places`, whenever the bound method `may_write`
+    says so; nowhere without.
     """
 
     def __init__(
         self,
         method: Callable[..., Any],
         gone: Callable[[], None],
-        places: Places,
+        places: KeepsGradients,
         may_write: Callable[[], bool] | None = None,
     ) -> None:
         super().__init__(method, gone)
