@@ -3,8 +3,8 @@
     map_TASK_trials/wN      the trials of one task with N workers
     map_TASK_wN             the runs that score, and the targets.yaml that they were scored by
 
-A run that scores has the words of a trial, but for its seed, its examples and its target. One that
-diverged misses all targets.
+A run that scores has the setting and the configuration of a trial, but for its seed, its examples
+and its target. One that diverged misses all targets.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import yaml
 from experiments.advise.map.trainings import Goal
 from experiments.advise.tuning.trials import JUDGED_AT, evaluations_of
 from experiments.plan.overrides import values_of
+from experiments.report.configurations import differing, read_config
 from experiments.report.tuned import load_targets
 from experiments.runs.load import load_config
 from experiments.runs.study import Standing, read_record
@@ -34,17 +35,18 @@ from host.output import writing
 FILE = Path(__file__).parent / "trainings.yaml"
 COMMAND = "python -m experiments.locate --extract results/runs"
 
-_NOT_OF_SETTING = ("seed", "net", "target_accuracy", "data.for_tuning")
+_OF_SCORING = {"target_accuracy", "data.for_tuning"}
+"""In what alone a run that scores differs from its trial, but for the seed."""
 _TUNED = re.compile(r"(algo|schedule)[./=]|(lr_scale|optim)=")
 """How words begin that differ between contestants and trials; `optim.lr` is one task's own."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A record: `words` are all that it was started with, but for `_NOT_OF_SETTING`."""
+    """A record: `setting` are the words of its trial alone, such as "algo=qsgd lr_scale=2.0"."""
 
     folder: Path
-    words: tuple[str, ...]
+    setting: str
     seed: int
     commit: str
     rows: Sequence[MetricsRow]
@@ -63,8 +65,9 @@ class Run:
 def extract(runs: Path, file: Path = FILE) -> None:
     """Write `file` from the records in `runs`.
 
-    Raises `UserError` for records of a dirty tree, for runs that are not done, cannot be read or
-    have no trial, for two of one setting and seed, and where settings have other seeds than others.
+    Raises `UserError` for records of a dirty tree, for runs that are not done, cannot be read, have
+    no trial or another configuration than their trial, for two of one setting and seed, and where
+    settings have other seeds than others.
     """
     folders = sorted(
         (task, int(workers), file.parent)
@@ -119,7 +122,7 @@ def _run(file: Path) -> Run:
         raise UserError(f"{file.parent} is not done: its command goes on with what is left")
     return Run(
         folder=file.parent,
-        words=tuple(word for word in words if word.split("=")[0] not in _NOT_OF_SETTING),
+        setting=_setting(words),
         seed=seed,
         commit=commit,
         rows=evaluations_of(file.parent, record.status),
@@ -129,15 +132,15 @@ def _run(file: Path) -> Run:
 def _trained(folder: Path, trials: Sequence[Run], scored: Sequence[Run]) -> dict[str, Any]:
     easiest_first = sorted(load_targets(folder).items(), reverse=True)
     goals = [Goal(points=points, accuracy=target) for points, target in easiest_first]
-    by_setting: dict[tuple[str, ...], list[Run]] = {}
+    by_setting: dict[str, list[Run]] = {}
     for run in scored:
-        by_setting.setdefault(run.words, []).append(run)
+        by_setting.setdefault(run.setting, []).append(run)
     seeds = sorted({run.seed for run in scored})
     first = scored[0].config
     optims: dict[str, Any] = {}
     trainings = [
-        _training(own, _trial(words, trials, folder), seeds, goals, optims)
-        for words, own in by_setting.items()
+        _training(own, _trial(setting, trials, own, folder), seeds, goals, optims)
+        for setting, own in by_setting.items()
     ]
     return {
         "task": first["names"]["task"],
@@ -153,12 +156,23 @@ def _trained(folder: Path, trials: Sequence[Run], scored: Sequence[Run]) -> dict
     }
 
 
-def _trial(words: tuple[str, ...], trials: Sequence[Run], folder: Path) -> Run:
-    """The trial of these words. Raises `UserError` where there is none."""
+def _trial(setting: str, trials: Sequence[Run], runs: Sequence[Run], folder: Path) -> Run:
+    """The trial of this setting. Raises `UserError` where there is none, and where it and the runs
+    differ: the same words may mean something else at another commit.
+    """
     for trial in trials:
-        if set(trial.words) == set(words):
-            return trial
-    raise UserError(f"{folder} has runs of a setting that is no trial's: {' '.join(words)}")
+        if set(trial.setting.split()) == set(setting.split()):
+            break
+    else:
+        raise UserError(f"{folder} has runs of a setting that is no trial's: {setting}")
+    tried = read_config(trial.folder)
+    for run in runs:
+        if others := sorted(differing([tried, read_config(run.folder)]) - _OF_SCORING):
+            raise UserError(
+                f"{run.folder} and its trial, {trial.folder}, differ in {', '.join(others)}: run "
+                "one of them again as the other"
+            )
+    return trial
 
 
 def _training(
@@ -170,7 +184,7 @@ def _training(
 ) -> dict[str, Any]:
     """Of one setting; its optimizer comes into `optims`."""
     by_seed = sorted(runs, key=lambda run: run.seed)
-    words = own_words(trial.words)
+    words = trial.setting
     for run, other in pairwise(by_seed):
         if run.seed == other.seed:
             raise UserError(
@@ -193,7 +207,7 @@ def _training(
     }
 
 
-def own_words(words: Sequence[str]) -> str:
-    """Those of a setting alone, out of a run's; `algo/topology=ring` is `algo.topology=ring`."""
+def _setting(words: Sequence[str]) -> str:
+    """Of all words of a run; `algo/topology=ring` is `algo.topology=ring`."""
     own = (word.partition("=") for word in words if _TUNED.match(word))
     return " ".join(f"{key.replace('/', '.')}={value}" for key, _, value in own)

@@ -24,7 +24,7 @@ from typing import Literal
 import numpy as np
 
 from experiments.advise.advice import BASELINE
-from experiments.advise.map.extract import Run, load_records, own_words
+from experiments.advise.map.extract import Run, load_records
 from experiments.advise.map.job import Job
 from experiments.advise.map.standing import lead, sent_by
 from experiments.advise.map.times import times_s
@@ -132,7 +132,7 @@ def _net(run: Run) -> str:
 
 
 def _key(run: Run) -> tuple[str, str, int]:
-    return _net(run), own_words(run.words), run.seed
+    return _net(run), run.setting, run.seed
 
 
 def page(found: Sequence[Place]) -> str:
@@ -204,7 +204,7 @@ def _place(
 ) -> Place:
     by_setting: dict[str, list[Run]] = {}
     for run in runs:
-        by_setting.setdefault(own_words(run.words), []).append(run)
+        by_setting.setdefault(run.setting, []).append(run)
     trainings = {words: _training(words, trained) for words in by_setting}
     seeds = {words: sorted(run.seed for run in own) for words, own in by_setting.items()}
     if len({tuple(own) for own in seeds.values()}) > 1:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from pathlib import Path
 
 from experiments.advise.tuning.draws import Settings
 from experiments.plan.overrides import values_of
+from experiments.report.configurations import differing, read_config
 from experiments.report.tuned import POINTS
 from experiments.runs.load import load_rows
 from experiments.runs.study import Standing, read_record
@@ -34,6 +36,15 @@ JUDGED_AT = 1.0
 
 _BASELINE = "allreduce"
 """What `algo` says of a contestant that is a baseline."""
+
+_SHARED = (
+    *("task", "data", "model", "schedule", "precision", "clip_norm", "accumulate"),
+    *("workers", "batch_size", "max_steps", "eval_every", "target_accuracy", "lr_scale"),
+    *("streams", "pattern", "bucket_bytes"),
+)
+"""What all trials of a folder have in common, but for what some setting names. The optimizer is not
+here, for an algorithm may bring its own.
+"""
 
 _Words = frozenset[str]
 """Of a setting."""
@@ -84,8 +95,8 @@ def load_trials(settings: Settings, folder: Path) -> list[Trial]:
 
     Raises `UserError` where a setting lacks a run on a network or with a seed that others have, or
     has two, where two contestants have the same setting, a run did not learn by `data.for_tuning`,
-    was scored by another metric than accuracy, or does not say its words, its network or its
-    evaluations.
+    was scored by another metric than accuracy, does not say its words, its network or its
+    evaluations, or differs from others in what no setting names, such as the number of steps.
     """
     known = _by_words(settings)
     trials, found = [], dict[_Run, Path]()
@@ -115,7 +126,22 @@ def load_trials(settings: Settings, folder: Path) -> list[Trial]:
             f"{folder} lacks {counted(len(missing), 'trial')}: run them first, such as {first}; a "
             "setting that is refused there needs a net=NAME of its own"
         )
+    _check_alike(settings, trials)
     return trials
+
+
+def _check_alike(settings: Settings, trials: Sequence[Trial]) -> None:
+    """The same words may mean something else at another commit."""
+    words = (word for own in settings.values() for text in own for word in text.split())
+    shared = set(_SHARED) - {re.split("[./=]", word)[0] for word in words}
+    for trial in trials[1:]:
+        other = differing([read_config(trials[0].folder), read_config(trial.folder)])
+        for option in sorted(other):
+            if option.partition(".")[0] in shared:
+                raise UserError(
+                    f"{trials[0].folder} and {trial.folder} differ in {option}, which no setting "
+                    "names: trials of one folder are all run alike"
+                )
 
 
 def load_tried(settings: Settings, folder: Path) -> list[Trial]:

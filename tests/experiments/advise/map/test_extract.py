@@ -77,6 +77,23 @@ def test_a_setting_that_was_no_trial_is_refused(tmp_path):
         extracted(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("word", "said"), [("max_steps=90", "max_steps"), ("model.hidden=[9]", r"model\.hidden")]
+)
+def test_a_trial_of_another_configuration_is_refused(tmp_path, word, said):
+    record(tmp_path / "map_mnist5k_trials/w4", "algo=qsgd", 1000, CURVES[0], more=(word,))
+    scored(tmp_path, "algo=qsgd")
+    with pytest.raises(UserError, match=rf"qsgd_0 and its trial, .*, differ in {said}.*: run one"):
+        extracted(tmp_path)
+
+
+def test_the_same_configuration_may_have_other_words(tmp_path):
+    folder, more = tmp_path / "map_mnist5k_trials/w4", ("data.for_tuning=true", "batch_size=32")
+    record(folder, "lr_scale=1.0 algo=qsgd", 1000, CURVES[0], more=more)
+    scored(tmp_path, "algo=qsgd lr_scale=1.0")
+    assert extracted(tmp_path)["source"]["num_runs"] == 2
+
+
 def test_a_dirty_tree_is_refused(tmp_path):
     tried(tmp_path, "algo=qsgd")
     scored(tmp_path, "algo=qsgd", dirty=True)

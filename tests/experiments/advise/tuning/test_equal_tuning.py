@@ -287,6 +287,28 @@ def test_all_settings_need_a_run_on_each_network_with_each_seed(tmp_path):
         load_trials(settings, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("max_steps: 858", "max_steps"),
+        ("task: {target_accuracy: 0.8}", r"task\.target_accuracy"),
+        ("schedule: {T_max: 10}", r"schedule\.T_max"),
+        ("algo: {_target_: B, interval: 4}", None),
+        ("lr_scale: 3.0", None),
+    ],
+)
+def test_trials_differ_in_what_settings_name_alone(tmp_path, option, said):
+    settings = {"a": ["algo=qsgd lr_scale=1.0"], "b": ["algo=sgp lr_scale=3.0"]}
+    for words, text in (("qsgd lr_scale=1.0", ""), ("sgp lr_scale=3.0", option)):
+        record(tmp_path / words, [TUNED, *f"algo={words}".split(), "net=wan", "seed=0"])
+        (tmp_path / words / "config.yaml").write_text(f"batch_size: 8\n{text}\n")
+    if said is None:
+        assert len(load_trials(settings, tmp_path)) == 2
+        return
+    with pytest.raises(UserError, match=rf"sgp .* differ in {said}, which no setting names"):
+        load_trials(settings, tmp_path)
+
+
 def test_records_that_do_not_say_what_was_run_or_where_are_refused(tmp_path):
     record(tmp_path / "run", [TUNED, "algo=qsgd", "seed=0"])
     with pytest.raises(UserError, match="run does not say its network: run it with net=NAME"):
