@@ -88,16 +88,19 @@ def test_the_ranking_and_the_ties_have_no_unit_either():
         assert one.ties(0, 0) == other.ties(0, 0)
 
 
+@pytest.mark.parametrize("delay_ms", [5, 25])
 @pytest.mark.parametrize("algo", ALGOS)
-def test_a_better_network_is_never_slower(algo):
+def test_a_better_network_is_never_slower(algo, delay_ms):
+    job = replace(JOB, delay_ms=delay_ms)
     near = 1 + 1e-9
     for worse, better in itertools.pairwise(
         [
-            replace(JOB, loss_pct=1.0),
-            replace(JOB, loss_pct=0.1),
-            JOB,
-            replace(JOB, delay_ms=0.5),
-            replace(JOB, delay_ms=0.5, rate_mbit=40_000),
+            replace(job, loss_pct=1.0),
+            replace(job, loss_pct=0.1),
+            replace(job, loss_pct=1e-12),
+            job,
+            replace(job, delay_ms=0.5),
+            replace(job, delay_ms=0.5, rate_mbit=40_000),
         ]
     ):
         assert (times(algo, better) <= times(algo, worse) * near).all()
