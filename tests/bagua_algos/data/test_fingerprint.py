@@ -476,5 +476,5 @@ def test_compiled_code_of_ones_own_counts_by_its_file(loaded, compiled):
 @pytest.mark.parametrize("function", [np.zeros, np.add], ids=["function", "ufunc"])
 def test_a_compiled_function_of_a_package_counts_by_its_version(monkeypatch, function):
     before = fingerprint([function])
-    monkeypatch.setattr("bagua_algos.data.fingerprint._version_of", lambda package: "another")
+    monkeypatch.setattr("bagua_algos.data.code._version_of", lambda package: "another")
     assert fingerprint([function]) != before
