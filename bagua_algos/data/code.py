@@ -16,7 +16,7 @@ import sysconfig
 import types
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import cache
+from functools import WRAPPER_ASSIGNMENTS, cache
 from typing import Any
 
 from bagua_algos.data.files import content
@@ -86,9 +86,16 @@ def members_of_module(module: types.ModuleType) -> Iterator[tuple[str, Any]]:
 
 
 def held(function: types.FunctionType) -> Iterator[Any]:
-    """Its code, and what it brings along by itself: defaults and closure."""
+    """Its code, and what it brings along by itself: defaults, closure, and attributes."""
     yield from (function.__code__, function.__defaults__, function.__kwdefaults__)
     yield from _closure(function)
+    yield attributes(function)
+
+
+def attributes(obj: Any) -> dict[str, Any]:
+    """Its own, but those by which `functools.wraps` describes it."""
+    own = getattr(obj, "__dict__", {})
+    return {name: value for name, value in own.items() if name not in WRAPPER_ASSIGNMENTS}
 
 
 def _closure(function: types.FunctionType) -> Iterator[tuple[str, Any]]:

@@ -1,11 +1,12 @@
 """Fingerprints: 16 bytes that stand for a data set and its transform.
 
 Two are equal only if all is that examples are made of. An object counts by what pickle would keep
-of it, a function or class by its code and by the globals, closures and modules that the code uses,
-an array by its elements, and a file that a string or a `Path` names by its size and its time of
-change; a folder by those of all files in it and in folders below. A word without a separator names
-a folder only where it is an attribute of an object: any text may have such words. A folder that
-code names, as a constant, a global or an attribute of a class, counts by its own alone.
+of it, a function or class by its code, its attributes, and the globals, closures and modules that
+the code uses, an array by its elements. A file that a string, bytes or a `Path` names, alone or in
+an array, counts by its size and its time of change; a folder by those of all files in it and in
+folders below. A word without a separator names a folder only where it is an attribute of an object:
+any text may have such words. A folder that code names, as a constant, a global or an attribute of a
+class, counts by its own alone.
 What an installed package or Python brings counts by its file and version, and its functions also by
 their defaults and closures, which may hold code of others. Compiled code counts by the whole file.
 What pickle cannot keep, such as an open file, is refused: it could change unseen.
@@ -20,13 +21,14 @@ import sys
 import types
 from collections.abc import Iterator
 from functools import cached_property
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
 import torch
 
 from bagua_algos.data.code import (
+    attributes,
     held,
     home,
     is_compiled,
@@ -41,9 +43,10 @@ from bagua_algos.data.code import (
 )
 from bagua_algos.data.files import folder
 
-_FORM = "6"
+_FORM = "7"
 """Another one wherever this module reads objects otherwise."""
 _LONGEST_PATH = 4096
+_PATH = type(Path())
 _PLAIN_ARRAYS = (np.ndarray, np.memmap)
 _OF_CODE = (
     *("co_name", "co_flags", "co_argcount", "co_posonlyargcount", "co_kwonlyargcount", "co_code"),
@@ -123,38 +126,44 @@ class _Describer(pickle.Pickler):
     def persistent_id(self, obj: Any) -> Any:
         """What stands for `obj`; None: pickle's own way."""
         match obj:
-            case str():
-                found = self._state_of(obj) if self._is_path(obj) else None
-                return None if found is None else (b"file", obj.encode(), found)
-            case int() | float() | bytes() | tuple() | list() | dict():
+            case np.flexible():
+                return "scalar", type(obj), np.asarray(obj)
+            case str() | bytes() if type(obj) in (str, bytes):
+                return self._path(obj)
+            case str() | bytes() | int() | float() | tuple() | list() | dict():
                 return None
             case np.ndarray() if type(obj) not in _PLAIN_ARRAYS:  # pickle may leave out attributes
-                return "array", obj.__reduce_ex__(4), getattr(obj, "__dict__", None)
+                state = getattr(obj, "__dict__", None)
+                return "array", obj.__reduce_ex__(4), state, _words(np.asarray(obj))
             case np.ndarray() if not obj.dtype.hasobject:
                 elements = np.ascontiguousarray(obj).reshape(-1).view(np.uint8)
-                return "array", obj.dtype.descr, obj.shape, _hashed(elements)
+                return "array", obj.dtype.descr, obj.shape, _hashed(elements), _words(obj)
             case torch.Tensor():
                 form = f"{obj.dtype} {tuple(obj.shape)} {obj.layout}"
                 return "tensor", type(obj), form, _hashed(_elements(obj)), vars(obj)
             case set() | frozenset():
                 parts = sorted(_digest(part, self._seen, self._disk) for part in obj)
-                return "set", type(obj).__name__, parts
+                return "set", type(obj), parts, attributes(obj)
+            case PurePath() if type(obj) is not _PATH:
+                return "path", type(obj), attributes(obj), Path(obj)
             case PurePath():
-                return "path", os.fsencode(obj), self._state_of(str(obj))
+                return repr((obj, self._state_of(str(obj))))
+            case types.MethodType():
+                return "method", obj.__func__, obj.__self__
             case types.ModuleType() | type() | types.FunctionType():
                 return self._once(obj)
             case types.CodeType():
                 return "code", _digest([getattr(obj, name) for name in _OF_CODE], {}, None)
             case staticmethod() | classmethod():
-                return type(obj).__name__, obj.__func__
+                return type(obj), obj.__func__, attributes(obj)
             case property():
-                return "property", obj.fget, obj.fset, obj.fdel
+                return type(obj), obj.fget, obj.fset, obj.fdel, attributes(obj)
             case cached_property():
-                return "property", obj.func
+                return type(obj), obj.func, attributes(obj) | {"lock": None}  # until Python 3.11
             case types.MappingProxyType():
                 return "mapping", dict(obj)
             case _:
-                return None
+                return _arrow(obj)
 
     def reducer_override(self, obj: Any) -> Any:
         """Pickle's own way, but for what it would keep by name."""
@@ -163,12 +172,20 @@ class _Describer(pickle.Pickler):
         if not isinstance(reduced, str):
             return (*reduced[:2], *map(self._located, reduced[2:3]), *reduced[3:])
         if hasattr(obj, "__wrapped__"):  # such as a function with functools.cache
-            return _wrapped, (type(obj).__qualname__, obj.__wrapped__)
+            return _wrapped, (type(obj).__qualname__, obj.__wrapped__, attributes(obj))
         if not is_installed(sys.modules[type(obj).__module__]):
             raise pickle.PicklingError(f"{obj!r} is known by its name alone")
         if callable(obj) and is_in(module := home(obj), reduced, obj):  # compiled
             return _wrapped, (module, reduced)
         return reduced
+
+    def _path(self, text: str | bytes) -> str | None:
+        """What stands for a text that is a path; None: it is none."""
+        if len(text) > _LONGEST_PATH:
+            return None
+        path = os.fsdecode(text)
+        found = self._state_of(path) if self._is_path(path) else None
+        return None if found is None else repr((text, found))
 
     def _state_of(self, path: str) -> Any:
         """Size and time of change in ns of the file that `path` names, or what stands for a folder;
@@ -198,11 +215,11 @@ class _Describer(pickle.Pickler):
     def _located(self, state: Any) -> Any:
         """An object's state, whose attributes that are names of folders are paths, too."""
         match state:
-            case str() if self._is_beside(state) and os.path.isdir(state):
-                return state, PurePath(state)
+            case str() | bytes() if self._is_beside(path := os.fsdecode(state)):
+                return (state, Path(path)) if os.path.isdir(path) else state
             case dict():
                 return {
-                    name: self._located(value) if isinstance(value, str) else value
+                    name: self._located(value) if isinstance(value, str | bytes) else value
                     for name, value in state.items()
                 }
             case tuple() | list():  # with slots, or what __getstate__ has made
@@ -224,19 +241,37 @@ class _Describer(pickle.Pickler):
             found = named_by(obj.__code__, obj.__globals__)
             return "function", [*held(obj), *_of_code(found)]
         compiled = source(module) if is_compiled(module) else None
-        return "class", name, compiled, obj.__bases__, list(_of_code(members_of_class(obj)))
+        kin = type(obj), obj.__bases__
+        return "class", name, compiled, kin, list(_of_code(members_of_class(obj)))
 
 
 def _of_code(found: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
     """What code names; of folders their own size and time alone."""
     for name, value in found:
-        is_path = isinstance(value, str | PurePath)
+        is_path = type(value) in (str, bytes, _PATH)
         yield name, _digest(value, {}, None) if is_path else value
 
 
 def _wrapped(*parts: Any) -> Any:
     """Stands in a digest for an object that wraps a function."""
     return parts
+
+
+def _words(array: np.ndarray) -> list[Any]:
+    """The strings and bytes in it, any of which may be a path."""
+    if array.dtype.names is not None:
+        return [_words(array[name]) for name in array.dtype.names]
+    return array.ravel().tolist() if array.dtype.kind in "US" else []
+
+
+def _arrow(obj: Any) -> Any:
+    """What stands for an array of pyarrow with strings, as columns of pandas are, too: pickle would
+    keep them as one piece of memory. None: it is none.
+    """
+    arrow = sys.modules.get("pyarrow")
+    if arrow is None or not isinstance(obj, arrow.Array) or "string" not in str(obj.type):
+        return None
+    return "array", obj.__reduce_ex__(4), obj.to_pylist()
 
 
 def _elements(tensor: torch.Tensor) -> np.ndarray:
