@@ -99,11 +99,11 @@ class CachedDataset(Dataset[Any]):
         return [self.dataset[i] for i in indices] if at_once is None else at_once(indices)
 
     def _key(self, index: int | str) -> bytes:
-        """-1 is the last one, and every string one of its own."""
+        """Every number and string is one of its own: -1 need not be the data set's last one."""
         if isinstance(index, str):
             return b"s" + hashlib.blake2b(index.encode(), digest_size=16).digest()
         number = operator.index(index)  # raises TypeError, as lists do
-        return b"i" + (number + len(self) if number < 0 else number).to_bytes(8, "big", signed=True)
+        return b"i" + number.to_bytes(8, "big", signed=True)
 
     def _encoded(self, key: bytes, index: int | str, example: Any) -> bytes:
         try:

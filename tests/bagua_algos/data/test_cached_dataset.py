@@ -48,6 +48,16 @@ class Scaled:
         return {"x": self.data[index] * self.factor, "index": index, "y": (1.5, "é", None)}
 
 
+class Tens:
+    """0 and 10; computes what nobody should ask for, too."""
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        return 10 * index
+
+
 @pytest.fixture
 def disk(tmp_path):
     store = DiskStore(folder=tmp_path / "cache")
@@ -91,13 +101,22 @@ def test_a_name_of_ones_own_stands_for_data_and_transform(disk):
 
 def test_indices_mean_what_they_mean_to_the_data_set():
     cached = CachedDataset(list(torch.arange(5.0)), MemoryStore())
-    assert cached[-1] == 4 and cached[np.int64(4)] == 4 and cached[torch.tensor(4)] == 4
+    assert cached[4] == 4 and cached[np.int64(4)] == 4 and cached[torch.tensor(4)] == 4
     assert cached.num_computed == 1
+    assert cached[-1] == 4
     assert [float(x) for x in cached] == [0, 1, 2, 3, 4], "ends by an IndexError"
     with pytest.raises(IndexError):
         cached[5]
     with pytest.raises(TypeError):
         cached[1:3]
+
+
+@pytest.mark.parametrize("indices", [(-1, 1), (1, -1)])
+def test_a_negative_index_need_not_be_the_last_one(indices):
+    data = Scaled(Tens(), 1)
+    cached = CachedDataset(data, MemoryStore())
+    assert [cached[i] for i in (*indices, *indices)] == [data[i] for i in (*indices, *indices)]
+    assert cached.num_computed == 2
 
 
 def test_strings_can_be_indices():

@@ -2,8 +2,13 @@
 
 import os
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 
 from bagua_algos.data.fingerprint import fingerprint
@@ -16,6 +21,63 @@ def test_a_file_counts_by_its_time_of_change(tmp_path):
         first = fingerprint([path])
         os.utime(path, ns=(1, 2))
         assert len({missing, first, fingerprint([path])}) == 3
+
+
+HOLDERS = {
+    "bytes": os.fsencode,
+    "array": lambda path: np.array([path, path]),
+    "array of bytes": lambda path: np.array([os.fsencode(path)]),
+    "array of objects": lambda path: np.array([os.fsencode(path), None]),
+    "array of another order": lambda path: np.array([[path]]).astype(">U200"),
+    "fields": lambda path: np.array([(1, path)], dtype=[("label", "i4"), ("path", "U200")]),
+    "record": lambda path: np.array([(1, path)], dtype=[("label", "i4"), ("path", "S200")])[0],
+    "masked": lambda path: np.ma.masked_array([path], [False]),
+    "scalar": np.str_,
+    "scalar of bytes": lambda path: np.bytes_(os.fsencode(path)),
+    "arrow": lambda path: pa.array([path, None]),
+    "arrow table": lambda path: pa.table({"path": [[path]]}),
+    "frame": lambda path: pd.DataFrame({"path": [path]}),
+    "categories": lambda path: pd.Series([path]).astype("category"),
+}
+
+
+@pytest.mark.parametrize("make", HOLDERS.values(), ids=HOLDERS)
+def test_a_file_counts_whatever_holds_its_name(tmp_path, make):
+    path = tmp_path / "rows.csv"
+    missing = fingerprint([make(str(path))])
+    path.write_text("1")
+    first = fingerprint([make(str(path))])
+    os.utime(path, ns=(1, 2))
+    assert len({missing, first, fingerprint([make(str(path))])}) == 3
+
+
+class OwnPath(type(Path())):
+    """Brings code and a suffix of its own."""
+
+
+class OwnText(str):
+    """Brings a suffix of its own."""
+
+
+@pytest.mark.parametrize("kind", [OwnPath, OwnText])
+def test_what_a_path_of_ones_own_brings_counts_beside_its_file(tmp_path, kind):
+    def with_suffix(suffix: str) -> Any:
+        path = kind(str(tmp_path / "rows.csv"))
+        path.more = suffix
+        return path
+
+    (tmp_path / "rows.csv").write_text("1")
+    first = fingerprint(with_suffix("a"))
+    assert fingerprint(with_suffix("a")) == first != fingerprint(with_suffix("b"))
+    os.utime(tmp_path / "rows.csv", ns=(1, 2))
+    assert fingerprint(with_suffix("a")) != first
+
+
+def test_names_in_an_enumeration_count_as_texts_do(tmp_path):
+    places = StrEnum("places", {"rows": str(tmp_path / "rows.csv"), "red": "red"})
+    missing = fingerprint(lambda: places.red)
+    (tmp_path / "rows.csv").write_text("1")
+    assert fingerprint(lambda: places.red) == fingerprint(lambda: places.red) != missing
 
 
 class Rows:
@@ -35,8 +97,8 @@ class SlottedRows:
 
 @pytest.mark.parametrize(
     "value",
-    [{"path": "rows.csv"}, ["rows.csv"], Rows("rows.csv"), ["file"]],
-    ids=["value", "word", "attribute", "without a suffix"],
+    [{"path": "rows.csv"}, ["rows.csv"], Rows("rows.csv"), ["file"], [b"file"]],
+    ids=["value", "word", "attribute", "without a suffix", "bytes"],
 )
 def test_a_file_without_a_slash_counts_by_its_time_of_change(tmp_path, monkeypatch, value):
     monkeypatch.chdir(tmp_path)

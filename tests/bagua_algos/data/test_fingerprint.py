@@ -397,6 +397,51 @@ def test_what_is_ones_own_counts_in_a_function_that_names_a_package(make):
     assert [fingerprint(make(number)) for number in (0, 1)] == found
 
 
+def with_attribute(function, number):
+    function.number = number
+    return function
+
+
+def of_kind(number):
+    """Made by a metaclass that has a number."""
+    return type("Kind", (type,), {"number": number})("Made", (), {})()
+
+
+def with_descriptor(kind, number):
+    return type("Own", (), {"part": with_attribute(type("Kind", (kind,), {})(len), number)})()
+
+
+def method_of(function):
+    """A method that the class of its object does not have."""
+    return types.MethodType(function, [])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda number: with_attribute(lambda x: x, number),
+        lambda number: with_attribute(scaled(F.normalize, 1), number),
+        lambda number: with_attribute(torch.no_grad()(lambda x: x), number),
+        lambda number: with_attribute(functools.cache(lambda x: x), number),
+        of_kind,
+        lambda number: with_attribute(type("Own", (set,), {})((1,)), number),
+        lambda number: type("Own", (set,), {"number": number})((1,)),
+        lambda number: with_descriptor(property, number),
+        lambda number: with_descriptor(functools.cached_property, number),
+        lambda number: with_descriptor(staticmethod, number),
+        lambda number: method_of(lambda rows: number),
+    ],
+    ids=[
+        *("function", "wrapper", "of a package", "cache", "metaclass", "set", "class of a set"),
+        *("property", "cached property", "static method", "method"),
+    ],
+)
+def test_what_is_set_on_a_function_or_class_counts(make):
+    found = [fingerprint(make(number)) for number in (0, 1)]
+    assert found[0] != found[1]
+    assert [fingerprint(make(number)) for number in (0, 1)] == found
+
+
 def test_a_packages_wrappers_of_one_function_differ():
     assert fingerprint(torch.vmap(F.normalize)) != fingerprint(torch.no_grad()(F.normalize))
 
@@ -476,5 +521,5 @@ def test_compiled_code_of_ones_own_counts_by_its_file(loaded, compiled):
 @pytest.mark.parametrize("function", [np.zeros, np.add], ids=["function", "ufunc"])
 def test_a_compiled_function_of_a_package_counts_by_its_version(monkeypatch, function):
     before = fingerprint([function])
-    monkeypatch.setattr("bagua_algos.data.fingerprint._version_of", lambda package: "another")
+    monkeypatch.setattr("bagua_algos.data.code._version_of", lambda package: "another")
     assert fingerprint([function]) != before
