@@ -38,7 +38,7 @@ from bagua_algos.engine.script.closures import StepClosure
 from bagua_algos.engine.script.copies import ForwardHook, leave_out_of_copies
 from bagua_algos.engine.untrained import (
     average_buffers_,
-    average_frozen_,
+    average_where_different_,
     broadcast_weights_,
     broadcast_where_different_,
 )
@@ -180,9 +180,9 @@ class ShardedEngine(Attached):
         if keeper is None:
             reshard(self.model)
             held = [local(p) for p in self._frozen]
-            run("averaging of frozen parameters", lambda: average_frozen_(held, averager))
+            run("averaging of frozen parameters", lambda: average_where_different_(held, averager))
             everywhere = [local(p) for p in self._frozen if not is_distributed(p)]
-            average_frozen_(everywhere, self._shard_workers)
+            average_where_different_(everywhere, self._shard_workers)
         with (
             averaged(
                 self._buckets,
