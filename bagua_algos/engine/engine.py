@@ -141,12 +141,7 @@ class Engine(Attached):
         self._overflowed = False
         self._find_unused = find_unused_parameters
         self._scaled = ScaledGradients.of(grad_scaler, buckets, optimizer)
-        self._changes = ScriptChanges(
-            model,
-            optimizer,
-            buckets,
-            allows_other_optimizers=not self.dispatcher.acts_on_weights,
-        )
+        self._changes = ScriptChanges(model, optimizer, buckets)
         self.backward = BackwardTracker(buckets, self._on_bucket_complete)
         self._accumulation = Accumulation(is_needed=self.dispatcher.acts_on_gradients)
         self._closure = StepClosure(self._begin_step)
@@ -214,7 +209,8 @@ class Engine(Attached):
         trained = None if agree else self._trained
         run("averaging of buffers", lambda: average_untrained_(self.model, averager, trained))
         keeper = type(self.algorithm).__name__ if agree else None
-        within = averaged(self.context.buckets, averager, run, kept_equal_by=keeper)
+        put_back = self._changes.put_back_weights
+        within = averaged(self.context.buckets, averager, run, put_back, kept_equal_by=keeper)
         with within as spread, self._looking_on(spread):
             yield spread
 

@@ -128,10 +128,7 @@ class ShardedEngine(Attached):
             optimizer=of_shards(optimizer, shards),
         )
         wholes = [WholeBucket(bucket) for bucket in self._buckets]
-        allows_others = not self.dispatcher.acts_on_weights
-        self._changes = ScriptChanges(
-            model, optimizer, wholes, allows_other_optimizers=allows_others
-        )
+        self._changes = ScriptChanges(model, optimizer, wholes)
         self.backward = BackwardTracker(wholes, self._launch_bucket)
         self._accumulation = Accumulation(is_needed=self.dispatcher.acts_on_gradients)
         self._closure = StepClosure(self._begin_step)

@@ -23,6 +23,7 @@ from bagua_algos.engine.script.changes import ScriptChanges
 from bagua_algos.engine.script.closures import StepClosure
 from bagua_algos.engine.script.grad_scaler import ScaledGradients
 from bagua_algos.engine.script.loads import LoadedWeights
+from bagua_algos.engine.script.other_optimizers import OtherOptimizers
 from bagua_algos.engine.script.saves import saving_copies
 from bagua_algos.engine.script.uncleared import UnclearedGradients
 from bagua_algos.engine.script.unseen import UnseenChanges
@@ -42,6 +43,7 @@ class Attached(ABC):
     dispatcher: Dispatcher
     backward: BackwardTracker
     _changes: ScriptChanges
+    _others: OtherOptimizers
     _unseen: UnseenChanges
     _accumulation: Accumulation
     _closure: StepClosure
@@ -103,7 +105,7 @@ class Attached(ABC):
 
         `pause` first: what still goes on in the background is left to its end.
         """
-        self._changes.detach()
+        self._others.detach()
         for hook in self._hooks:
             hook.remove()
         self.dispatcher.close()
@@ -263,7 +265,12 @@ class Attached(ABC):
                 *(self.model, self.context.buckets, optimizer, self.backward.is_left),
                 encoder=type(self.algorithm).__name__,
             )
-        self._changes.attach(self._note_other_step)
+        self._others = OtherOptimizers(
+            *(self.model, optimizer, self.backward.parameters),
+            may_step=not self.dispatcher.acts_on_weights,
+            after_step=self._note_other_step,
+        )
+        self._others.attach()
         if self.algorithm.keeps_weights:
             self._loaded = LoadedWeights(self.model, self._held_weights)
         step_end = optimizer.register_step_post_hook(self._end_step)

@@ -338,7 +338,7 @@ def test_what_cannot_be_written_to_is_refused(name):
         distribute_with(**{name: x.clone()})
     with pytest.raises(ValueError, match=rf"'{name}' is sparse_coo.* attribute that is no buffer"):
         distribute_with(**{name: torch.eye(3).to_sparse()})
-    with pytest.raises(ValueError, match="'codes' is quantized.* codes and scales as plain"):
+    with pytest.raises(ValueError, match=r"'codes' is quantized.* codes and scales as plain"):
         distribute_with(codes=torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8))
     alone = torch.arange(3).as_strided((1, 3), (0, 1))
     distribute_with(ids=alone, none=torch.ones(0, 1).expand(0, 3))

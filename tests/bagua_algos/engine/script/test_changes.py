@@ -1,9 +1,7 @@
 """What a script does to a model and its optimizer after `distribute`: taken, or refused by name."""
 
 import copy
-import sys
 import warnings
-from collections import OrderedDict
 from contextlib import nullcontext
 
 import pytest
@@ -11,10 +9,9 @@ import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from bagua_algos import AllReduce, Decentralized, LocalSGD, TopK
+from bagua_algos import AllReduce, Decentralized, LocalSGD
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.engine.engine import Engine
-from bagua_algos.engine.script import changes
 from bagua_algos.engine.script.changes import check_is_not_wrapped
 from tests.bagua_algos.engine.test_engine import engine_of, layers
 from tests.bagua_algos.engine.test_moved_weights import in_bucket
@@ -346,23 +343,4 @@ def test_a_place_that_is_kept_is_seen_also_where_weights_have_come_home_before()
     with pytest.raises(ValueError, match=r"'0.weight' .* its old one, which lies in a bucket, is"):
         engine.pause()
     assert old.eq(2).all()
-    engine.close()
-
-
-def test_every_optimizer_is_heard_of_before_its_step_and_after_it(monkeypatch):
-    """As by the first model that a process distributes."""
-    changes._hook_all_optimizers()  # those of this process stay as they are
-    for hooks in ("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks"):
-        monkeypatch.setattr(sys.modules["torch.optim.optimizer"], hooks, OrderedDict())
-    changes._hook_all_optimizers.cache_clear()
-    model = layers(3, 4)
-    engine, _ = engine_of(model, TopK(ratio=0.1))
-    for _ in range(2):  # what another optimizer has used is not thrown away
-        backward(model)
-        sgd(*model.parameters()).step()
-        model.zero_grad()
-    engine.close()
-    engine, _ = engine_of(model, LocalSGD())
-    with pytest.raises(ValueError, match=r"another optimizer is about to change"):
-        sgd(*model.parameters()).step()
     engine.close()
