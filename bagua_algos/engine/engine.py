@@ -343,7 +343,7 @@ class Engine(Attached):
             average_ = partial(self._average, "the overflow check") if meets else None
             self._overflowed = self._scaled.unscale_(average_)
             if self._overflowed:
-                self._accumulation.take_step()  # which the scaler leaves out
+                self._accumulation.note_step()  # which the scaler leaves out
                 tell_left_out(self._observer)
                 return
             for bucket in self.context.buckets:
@@ -364,7 +364,7 @@ class Engine(Attached):
 
     def _begin_step(self) -> None:
         """The gradients are there: those of a closure, if the step has one."""
-        if not self._accumulation.take_step():
+        if not self._accumulation.check_step():
             self._changes.check_are_the_models(self.backward.parameters)
             if self._needs_backward and not self._overflowed:
                 self._changes.refuse_gradient(self.backward.foreign_gradient())
@@ -372,7 +372,7 @@ class Engine(Attached):
             check_scaler_is_known(self._scaled)
         self._changes.take_back_weights()
         if not self._overflowed:
-            self._act("on_step_begin")
+            self._act_where_step_begins()
 
     def _after_step(self) -> None:
         if self._overflowed:  # a fused optimizer has skipped the step itself

@@ -258,12 +258,12 @@ class ShardedEngine(Attached):
         self._note_met()
 
     def _begin_step(self) -> None:
-        if not self._accumulation.take_step():
+        if not self._accumulation.check_step():
             self._check_are_the_models(self.backward.parameters)
             check_gradients(self._buckets)
         if self._remembers:
             check_no_scaler()
-        self._act("on_step_begin")
+        self._act_where_step_begins()
 
     def _check_are_the_models(self, parameters: Sequence[nn.Parameter]) -> None:
         reshard(self.model)  # gathered weights stand in the places of their parameters

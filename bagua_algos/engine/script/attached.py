@@ -224,6 +224,12 @@ class Attached(ABC):
         if self.algorithm.keeps_unsent or self.algorithm.takes_one_backward:
             self.backward.note_pass()
 
+    def _act_where_step_begins(self) -> None:
+        """Once a step, also where one is tried again that an error has broken off."""
+        if not self._accumulation.has_acted:
+            self._act("on_step_begin")
+            self._accumulation.note_acted()
+
     @property
     def _needs_backward(self) -> bool:
         """Whether workers meet in the backward pass of this step."""
@@ -237,6 +243,10 @@ class Attached(ABC):
         """
         others = ("on_forward", "on_backward_end", "on_step_end")
         return self.context.state is not None or any(map(self.dispatcher.acts_at, others))
+
+    @abstractmethod
+    def _act(self, moment: str) -> None:
+        """Let the algorithm act at a moment of all buckets, and wait for it."""
 
     @abstractmethod
     def _before_begin(self) -> None:
@@ -299,6 +309,7 @@ class Attached(ABC):
     def _end_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
         if not _is_inner(optimizer) and not saving_by_torch():
             self._closure.after_step()
+            self._accumulation.note_step()
             self._after_step()
             self.backward.note_gradients()
             if self._uncleared is not None:

@@ -3,13 +3,14 @@
 import copy
 import threading
 import warnings
+from dataclasses import dataclass
 
 import pytest
 import torch
 from torch import nn
 
 import bagua_algos
-from bagua_algos import SGP, Algorithm, AllReduce, ChocoSGD, Decentralized, LocalSGD, TopK
+from bagua_algos import SGP, Algorithm, AllReduce, ChocoSGD, Context, Decentralized, LocalSGD, TopK
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.engine.engine import Engine
 from bagua_algos.outer_optimizer import Nesterov
@@ -68,6 +69,44 @@ def test_a_step_may_be_taken_twice_on_gradients_that_workers_have_averaged():
     for _ in range(3):
         optimizer.step()
     torch.testing.assert_close(model[0].weight, before - 3 * 0.1 * 2)
+    engine.close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Doubling(AllReduce):
+    """Changes the gradients once more when a step begins."""
+
+    def on_step_begin(self, context: Context) -> None:
+        for bucket in context.buckets:
+            bucket.gradients.mul_(2)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "step"), [(AllReduce(), 0.2), (TopK(ratio=1.0), 0.2), (Doubling(), 0.4)]
+)
+@pytest.mark.parametrize("is_tried_again", [True, False])
+def test_a_step_that_an_error_breaks_off_may_be_tried_again(algorithm, step, is_tried_again):
+    model, is_broken = layers(3, 4), [True]
+    engine, optimizer = engine_of(model, algorithm)
+
+    def break_off(*_: object) -> None:
+        if is_broken[0]:
+            raise KeyError
+
+    optimizer.register_step_pre_hook(break_off)
+    for _ in range(2):
+        before = model[0].weight.detach().clone()
+        is_broken[0] = True
+        backward(model)
+        with pytest.raises(KeyError):
+            optimizer.step()
+        is_broken[0] = False
+        if not is_tried_again and not algorithm.keeps_unsent:
+            optimizer.zero_grad()
+            backward(model)
+        optimizer.step()
+        optimizer.zero_grad()
+        torch.testing.assert_close(model[0].weight, before - step)
     engine.close()
 
 
