@@ -24,7 +24,7 @@ from torch.utils.hooks import RemovableHandle
 from bagua_algos.checkpoint import ALGORITHM, NUM_WORKERS
 from bagua_algos.communication.communicator import Averager, Communicator
 from bagua_algos.engine.algorithm import Algorithm, Context
-from bagua_algos.engine.backward import BackwardTracker, drop_unused_
+from bagua_algos.engine.backward import BackwardTracker
 from bagua_algos.engine.bucket import Bucket, Groups, Move, build_buckets, lay_out, phases_of
 from bagua_algos.engine.consensus import averaged
 from bagua_algos.engine.dispatcher import Dispatcher
@@ -49,6 +49,7 @@ from bagua_algos.engine.untrained import (
     broadcast_untrained_,
     broadcast_weights_,
 )
+from bagua_algos.engine.unused import drop_unused_
 
 DEFAULT_BUCKET_BYTES = 4 << 20
 DEFAULT_TIMEOUT_S = 600.0
@@ -373,6 +374,13 @@ class Engine(Attached):
         self._changes.take_back_weights()
         if not self._overflowed:
             self._act_where_step_begins()
+
+    def _before_other_step(self, parameters: list[nn.Parameter], *, is_pass_new: bool) -> None:
+        super()._before_other_step(parameters, is_pass_new=is_pass_new)
+        if self._needs_backward and not is_pass_new:
+            self._changes.refuse_gradient(
+                next(filter(self.backward.is_elsewhere, parameters), None)
+            )
 
     def _after_step(self) -> None:
         if self._overflowed:  # a fused optimizer has skipped the step itself

@@ -2,6 +2,7 @@
 
 import copy
 import sys
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -44,6 +45,10 @@ class Attached(ABC):
     backward: BackwardTracker
     _changes: ScriptChanges
     _others: OtherOptimizers
+    _seen_by_others: weakref.WeakKeyDictionary[Optimizer, int]
+    """Of each optimizer beside the distributed one: the backward passes in which workers had met
+    before its last step.
+    """
     _unseen: UnseenChanges
     _accumulation: Accumulation
     _closure: StepClosure
@@ -267,7 +272,7 @@ class Attached(ABC):
             getattr(self.algorithm, moment)(self.context)
             self._after_own_moment()
 
-        self._unseen = UnseenChanges()
+        self._unseen, self._seen_by_others = UnseenChanges(), weakref.WeakKeyDictionary()
         encodes_buckets = self.algorithm.depends_on_buckets and self.dispatcher.acts_on_gradients
         # FSDP2 gives a unit its gradients at once: nobody knows which have been there before.
         if encodes_buckets and self._sees_all_gradients:
@@ -278,6 +283,7 @@ class Attached(ABC):
         self._others = OtherOptimizers(
             *(self.model, optimizer, self.backward.parameters),
             may_step=not self.dispatcher.acts_on_weights,
+            before_step=self._look_at_other_step,
             after_step=self._note_other_step,
         )
         self._others.attach()
@@ -315,8 +321,24 @@ class Attached(ABC):
             if self._uncleared is not None:
                 self._uncleared.note_step()
 
-    def _note_other_step(self, parameters: list[nn.Parameter]) -> None:
+    def _look_at_other_step(self, optimizer: Optimizer, parameters: list[nn.Parameter]) -> None:
+        """Another optimizer, of these among others, is about to step."""
+        if not saving_by_torch():
+            num_passes = self._seen_by_others.get(optimizer, 0)
+            is_pass_new = self.backward.num_passes != num_passes
+            self._before_other_step(parameters, is_pass_new=is_pass_new)
+
+    def _before_other_step(self, parameters: list[nn.Parameter], *, is_pass_new: bool) -> None:
+        """Another optimizer is about to step by the gradients of these: raise `ValueError` where
+        they are those of one worker alone. `is_pass_new`: workers have met in a backward pass since
+        its last step.
+        """
+        if any(parameter.grad is not None for parameter in parameters):
+            self._accumulation.check_step()
+
+    def _note_other_step(self, optimizer: Optimizer, parameters: list[nn.Parameter]) -> None:
         """Another optimizer, of these, has taken its step."""
+        self._seen_by_others[optimizer] = self.backward.num_passes
         if self.algorithm.keeps_unsent:
             self.backward.note_used(parameters)
         if self._uncleared is not None:

@@ -14,6 +14,7 @@ from torch.optim.optimizer import (
 )
 
 from bagua_algos.engine.script.changes import named, parameters_of
+from bagua_algos.engine.script.closures import closure_of
 
 
 class OtherOptimizers:
@@ -25,7 +26,9 @@ class OtherOptimizers:
         distributed: the parameters in buckets.
         may_step: whether another optimizer may update these: yes where an algorithm only averages
             gradients, no where it acts on weights or at a step.
-        after_step: is given the parameters of each other optimizer, after its step.
+        before_step: is given each other optimizer that is about to step, without a closure, and
+            those of its parameters that are in buckets, if any; may raise.
+        after_step: is given each other optimizer and its parameters, after its step.
     """
 
     def __init__(
@@ -35,12 +38,13 @@ class OtherOptimizers:
         distributed: Iterable[nn.Parameter],
         *,
         may_step: bool,
-        after_step: Callable[[list[nn.Parameter]], None],
+        before_step: Callable[[Optimizer, list[nn.Parameter]], None],
+        after_step: Callable[[Optimizer, list[nn.Parameter]], None],
     ) -> None:
         self._model, self._optimizer = model, optimizer
         self._distributed = set(distributed)
         self._may_step = may_step
-        self._after_step = after_step
+        self._before_step, self._after_step = before_step, after_step
         self._approved: weakref.WeakKeyDictionary[Optimizer, list[int]] = (
             weakref.WeakKeyDictionary()
         )
@@ -54,8 +58,8 @@ class OtherOptimizers:
         """No longer."""
         _LOOKING.discard(self)
 
-    def before(self, optimizer: Optimizer) -> None:
-        """It is about to step: raise `ValueError` where it must not."""
+    def before(self, optimizer: Optimizer, *, has_closure: bool) -> None:
+        """It is about to step, by a closure or not: raise `ValueError` where it must not."""
         is_within_backward = torch._C._current_graph_task_id() != -1
         if optimizer is self._optimizer and not is_within_backward:
             return
@@ -63,8 +67,19 @@ class OtherOptimizers:
         if is_within_backward:
             self._refuse_within_backward(parameters)
         known = [id(parameter) for parameter in parameters]
-        if self._approved.get(optimizer) == known:
-            return
+        if self._approved.get(optimizer) != known:
+            self._refuse_unheard(parameters)
+            self._approved[optimizer] = known
+        own = [parameter for parameter in parameters if parameter in self._distributed]
+        if own and not has_closure:
+            self._before_step(optimizer, own)
+
+    def after(self, optimizer: Optimizer) -> None:
+        """It has stepped."""
+        if optimizer is not self._optimizer:
+            self._after_step(optimizer, parameters_of(optimizer))
+
+    def _refuse_unheard(self, parameters: Iterable[nn.Parameter]) -> None:
         own = set(self._model.parameters()) | self._distributed
         for parameter in parameters:
             if parameter in own and parameter.requires_grad and not self._is_allowed(parameter):
@@ -74,12 +89,6 @@ class OtherOptimizers:
                     "it to the distributed optimizer, in a group of its own if it needs other "
                     "options"
                 )
-        self._approved[optimizer] = known
-
-    def after(self, optimizer: Optimizer) -> None:
-        """It has stepped."""
-        if optimizer is not self._optimizer:
-            self._after_step(parameters_of(optimizer))
 
     def _refuse_within_backward(self, parameters: Iterable[nn.Parameter]) -> None:
         for parameter in parameters:
@@ -105,7 +114,7 @@ def _hook_all_optimizers() -> None:
 
     def before(optimizer: Optimizer, args: tuple, kwargs: dict[str, Any]) -> None:
         for others in list(_LOOKING):
-            others.before(optimizer)
+            others.before(optimizer, has_closure=closure_of(args, kwargs) is not None)
 
     def after(optimizer: Optimizer, args: tuple, kwargs: dict[str, Any]) -> None:
         for others in list(_LOOKING):
