@@ -288,7 +288,14 @@ class BackwardTracker:
         self._written.clear()
         return unused
 
-    def _keep_gradients(self, bucket: Bucket) -> None:
+    def keep_gradients(self) -> None:
+        """After a pass: what a script has put in the place of gradients is copied into the buckets,
+        too, and where it has left none there are zeros.
+        """
+        for bucket in self._buckets:
+            self._keep_gradients(bucket, may_lack=True)
+
+    def _keep_gradients(self, bucket: Bucket, *, may_lack: bool = False) -> None:
         """Those that are somewhere else are copied into the bucket, all at once: each call from
         Python in the middle of backward takes as long as a small layer.
         """
@@ -300,6 +307,9 @@ class BackwardTracker:
         for parameter, place in zip(bucket.parameters, places, strict=True):
             gradient = parameter.grad
             if gradient is place.view:
+                continue
+            if gradient is None and may_lack:
+                place.view.zero_()
                 continue
             views.append(place.view)
             gradients.append(_checked(parameter, gradient))

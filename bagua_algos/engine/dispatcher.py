@@ -124,8 +124,13 @@ class Dispatcher:
 
     @property
     def acts_on_gradients(self) -> bool:
-        """Whether the algorithm needs every step's gradients."""
+        """Whether the algorithm needs every step's gradients in backward."""
         return any(map(self.acts_at, ("on_bucket_ready", "on_backward_end")))
+
+    @property
+    def may_take_gradients(self) -> bool:
+        """Whether it acts on gradients in backward, or may do so where a step begins."""
+        return self.acts_on_gradients or self.acts_at("on_step_begin")
 
     @property
     def acts_on_weights(self) -> bool:

@@ -144,7 +144,7 @@ class Engine(Attached):
         self._scaled = ScaledGradients.of(grad_scaler, buckets, optimizer)
         self._changes = ScriptChanges(model, optimizer, buckets)
         self.backward = BackwardTracker(buckets, self._on_bucket_complete)
-        self._accumulation = Accumulation(is_needed=self.dispatcher.acts_on_gradients)
+        self._accumulation = Accumulation(is_needed=self.dispatcher.may_take_gradients)
         self._closure = StepClosure(self._begin_step)
         self._start_equal()
         self._hooks = self._attach()

@@ -114,7 +114,7 @@ def _real(x: Tensor) -> Tensor:
     when it is read.
     """
     x = x.conj() if x.is_conj() else x
-    x = torch._neg_view(x) if x.is_neg() else x
+    x = torch._neg_view(x) if x.is_neg() else x  # pyright: ignore[reportPrivateImportUsage]
     return torch.view_as_real(x) if x.is_complex() else x
 
 

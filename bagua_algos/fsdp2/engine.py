@@ -130,7 +130,7 @@ class ShardedEngine(Attached):
         wholes = [WholeBucket(bucket) for bucket in self._buckets]
         self._changes = ScriptChanges(model, optimizer, wholes)
         self.backward = BackwardTracker(wholes, self._launch_bucket)
-        self._accumulation = Accumulation(is_needed=self.dispatcher.acts_on_gradients)
+        self._accumulation = Accumulation(is_needed=self.dispatcher.may_take_gradients)
         self._closure = StepClosure(self._begin_step)
         self._start_equal(parts)
         self._hooks = self._attach(optimizer)

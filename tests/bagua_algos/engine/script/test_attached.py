@@ -3,7 +3,7 @@
 import copy
 import threading
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 import torch
@@ -14,6 +14,7 @@ from bagua_algos import SGP, Algorithm, AllReduce, ChocoSGD, Context, Decentrali
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.engine.engine import Engine
 from bagua_algos.outer_optimizer import Nesterov
+from bagua_algos.worker_axis.models import StackedModel
 from tests.bagua_algos.engine.test_engine import Recording, engine_of, layers
 from tests.bagua_algos.engine.test_script_order import stacked
 
@@ -107,6 +108,63 @@ def test_a_step_that_an_error_breaks_off_may_be_tried_again(algorithm, step, is_
         optimizer.step()
         optimizer.zero_grad()
         torch.testing.assert_close(model[0].weight, before - step)
+    engine.close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Late(Algorithm):
+    """Averages when a step begins, and keeps the sum of what it has found."""
+
+    sums: list[float] = field(default_factory=list)
+
+    def on_step_begin(self, context: Context) -> None:
+        self.sums.append(sum(bucket.gradients.sum().item() for bucket in context.buckets))
+        for bucket in context.buckets:
+            context.communicator.all_reduce_mean_(bucket.gradients)
+
+
+def clip(parameter: nn.Parameter) -> None:
+    parameter.grad = parameter.grad.clamp(-0.5, 0.5)
+
+
+def give(parameter: nn.Parameter) -> None:
+    parameter.grad = torch.full_like(parameter, 0.5)
+
+
+def replace_memory(parameter: nn.Parameter) -> None:
+    parameter.grad.data = parameter.grad.clamp(-0.5, 0.5)
+
+
+@pytest.mark.parametrize("change", [clip, give, replace_memory])
+def test_an_algorithm_that_acts_where_a_step_begins_finds_the_gradients_of_the_script(change):
+    model = StackedModel(layers(3, 4, 5), 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    algorithm = Late()
+    engine = Engine(model, optimizer, algorithm, StackedCommunicator(2))
+    first, second = model.parameters()
+    for _ in range(2):
+        optimizer.zero_grad()
+        before = first.detach().clone()
+        model(torch.ones(2, 2, 3)).sum().backward()
+        change(first)
+        first.grad[1] = -first.grad[0]  # of another worker
+        second.grad = None
+        optimizer.step()
+        assert torch.equal(first, before) and algorithm.sums[-1] == 0.0
+        assert first.grad.eq(0).all() and second.grad is None
+    engine.close()
+
+
+def test_it_takes_no_gradients_of_no_sync_alone():
+    model = layers(3, 4)
+    engine, optimizer = engine_of(model, Late())
+    with engine.no_sync():
+        backward(model)
+    with pytest.raises(ValueError, match=r"all accumulated within no_sync\(\)"):
+        optimizer.step()
+    backward(model)
+    optimizer.step()
+    assert engine.algorithm.sums == [2 * 2 * 12]
     engine.close()
 
 
