@@ -306,12 +306,21 @@ class Attached(ABC):
     ) -> tuple[tuple, dict[str, Any]] | None:
         if _is_inner(optimizer) or saving_by_torch():
             return None
+        self._refuse_within_consensus()
         self._changes.check_optimizer()
         if self._loaded is not None:
             if self._needs_backward:  # workers train together still: no picture is looked at
                 self._loaded.accept()
             self._loaded.check()
         return self._closure.before_step(args, kwargs)
+
+    def _refuse_within_consensus(self) -> None:
+        if self._is_consensus:
+            raise ValueError(
+                "an optimizer steps within consensus(), where the weights are the mean of all "
+                "workers', so that the step would be lost where these differ: evaluate and save "
+                "there, and train after it"
+            )
 
     def _end_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
         if not _is_inner(optimizer) and not saving_by_torch():
@@ -325,6 +334,7 @@ class Attached(ABC):
     def _look_at_other_step(self, optimizer: Optimizer, parameters: list[nn.Parameter]) -> None:
         """Another optimizer, of these among others, is about to step."""
         if not saving_by_torch():
+            self._refuse_within_consensus()
             num_passes = self._seen_by_others.get(optimizer, 0)
             is_pass_new = self.backward.num_passes != num_passes
             self._before_other_step(parameters, is_pass_new=is_pass_new)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
 import bagua_algos
 from bagua_algos import SGP, Algorithm, AllReduce, ChocoSGD, Context, Decentralized, LocalSGD, TopK
@@ -295,6 +296,25 @@ def test_nothing_is_summed_up_where_no_average_replaces_weights(monkeypatch):
         assert len(summed) == num_sums
         summed.clear()
         engine.close()
+
+
+@pytest.mark.parametrize("algorithm", [AllReduce(), LocalSGD(interval=2)])
+def test_no_step_is_taken_within_the_consensus(algorithm):
+    model = layers(3, 4, 5)
+    engine, optimizer = engine_of(model, algorithm)
+    others = [torch.optim.SGD(model[1].parameters(), lr=0.1)] if algorithm.workers_agree else []
+    before = [p.detach().clone() for p in model.parameters()]
+    with engine.consensus():
+        with engine.consensus():
+            backward(model)
+        for one in (optimizer, *others):
+            with pytest.raises(ValueError, match=r"steps within consensus.* train after it$"):
+                one.step()
+        get_optimizer_state_dict(model, optimizer)
+    assert all(map(torch.equal, model.parameters(), before))
+    optimizer.step()
+    assert not any(map(torch.equal, model.parameters(), before))
+    engine.close()
 
 
 def test_after_a_consensus_a_forward_begins_a_step_again():
