@@ -1,6 +1,7 @@
 """Lets an algorithm act at the moments of a step, on the communication lanes of one worker."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -59,11 +60,8 @@ class Dispatcher:
 
         self._lanes = [lane()]
         self._background_lane = None
-        try:
+        with self.closed_on_error():
             check(self.communicator, self.run)
-        except BaseException:
-            self.close()
-            raise
         num_lanes = min(self._max_lanes(communicator, device), num_buckets)
         self._lanes += [lane() for _ in range(1, num_lanes)]
         self._num_used = len(self._lanes)
@@ -205,6 +203,15 @@ class Dispatcher:
             return
         with running(self._exposed):
             self._wait()
+
+    @contextmanager
+    def closed_on_error(self) -> Iterator[None]:
+        """Within, an error ends all lanes."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """End all lanes; what still goes on in the background is left to its end."""

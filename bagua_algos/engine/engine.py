@@ -146,10 +146,11 @@ class Engine(Attached):
         self.backward = BackwardTracker(buckets, self._on_bucket_complete)
         self._accumulation = Accumulation(is_needed=self.dispatcher.may_take_gradients)
         self._closure = StepClosure(self._begin_step)
-        self._start_equal()
-        self._hooks = self._attach()
         self._fuse = fuse
-        self.has_fused = fuse(buckets, optimizer)
+        with self.dispatcher.closed_on_error():
+            self._start_equal()
+            self._hooks = self._attach()
+            self.has_fused = fuse(buckets, optimizer)
 
     def empty_backward(self) -> None:
         """In place of forward and backward where this worker has no examples left: takes part in
@@ -281,14 +282,10 @@ class Engine(Attached):
 
     def _start_equal(self) -> None:
         communicator, run = self.context.communicator, self.dispatcher.run
-        try:
-            weights = [bucket.weights for bucket in self.context.buckets]
-            broadcast_weights_(weights, communicator, run)
-            run("broadcast of buffers", lambda: broadcast_untrained_(self.model, communicator))
-            self._init_state()
-        except BaseException:
-            self.dispatcher.close()
-            raise
+        weights = [bucket.weights for bucket in self.context.buckets]
+        broadcast_weights_(weights, communicator, run)
+        run("broadcast of buffers", lambda: broadcast_untrained_(self.model, communicator))
+        self._init_state()
 
     def _act(self, moment: str) -> None:
         self.dispatcher.submit_moment(moment, self.context)

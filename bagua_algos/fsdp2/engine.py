@@ -132,8 +132,9 @@ class ShardedEngine(Attached):
         self.backward = BackwardTracker(wholes, self._launch_bucket)
         self._accumulation = Accumulation(is_needed=self.dispatcher.may_take_gradients)
         self._closure = StepClosure(self._begin_step)
-        self._start_equal(parts)
-        self._hooks = self._attach(optimizer)
+        with self.dispatcher.closed_on_error():
+            self._start_equal(parts)
+            self._hooks = self._attach(optimizer)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -217,20 +218,16 @@ class ShardedEngine(Attached):
         self._frozen = [p for p in self.model.parameters() if not p.requires_grad]
         untrained = [*self._frozen, *self.model.buffers()]
         everywhere = [local(x) for x in untrained if not is_distributed(x)]
-        try:
-            device = self._buckets[0].gradients.device
-            check_replicas(replicas, parts, self._shard_workers.ranks[0], device)
-            weights = [bucket.weights for bucket in self._buckets]
-            broadcast_weights_(weights, replicas, run)
-            self._write_weights()
-            held = [local(x) for x in untrained]
-            run("broadcast of buffers", lambda: broadcast_where_different_(held, replicas))
-            broadcast_where_different_(everywhere, self._shard_workers)
-            self._init_state()
-            self._write_weights()
-        except BaseException:
-            self.dispatcher.close()
-            raise
+        device = self._buckets[0].gradients.device
+        check_replicas(replicas, parts, self._shard_workers.ranks[0], device)
+        weights = [bucket.weights for bucket in self._buckets]
+        broadcast_weights_(weights, replicas, run)
+        self._write_weights()
+        held = [local(x) for x in untrained]
+        run("broadcast of buffers", lambda: broadcast_where_different_(held, replicas))
+        broadcast_where_different_(everywhere, self._shard_workers)
+        self._init_state()
+        self._write_weights()
 
     def _before_forward(self, module: nn.Module) -> None:
         check_is_called_plainly()

@@ -8,6 +8,7 @@ be taken back is; anything else is refused by the parameter's name.
 import warnings
 from collections.abc import Iterable, Sequence
 
+import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.parallel import DistributedDataParallel
@@ -303,7 +304,14 @@ def named(model: nn.Module, parameter: Tensor) -> str:
 
 
 def check_is_not_wrapped(model: nn.Module) -> None:
-    """Raise `ValueError` where torch's own wrappers already average the gradients of `model`."""
+    """Raise `ValueError` where torch's own wrappers already average the gradients of `model`, or
+    it is torch.jit.script's, which takes no hooks. A part of it may be.
+    """
+    if isinstance(model, torch.jit.RecursiveScriptModule):
+        raise ValueError(
+            "the model was made by torch.jit.script or torch.jit.load, and takes no hooks around "
+            "its forward passes: distribute the plain model, or one that has it as a part"
+        )
     for module in model.modules():
         name = type(module).__name__
         if isinstance(module, DistributedDataParallel) or name == "FullyShardedDataParallel":
