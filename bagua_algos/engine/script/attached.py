@@ -125,6 +125,10 @@ class Attached(ABC):
         finally:
             self._synchronizing = before
 
+    def held_weight(self) -> str | None:
+        """The name of a parameter whose memory another tensor has, too; None if there is none."""
+        return self._changes.held_weight()
+
     def skip_to(self, step: int) -> None:
         """Count the next step as number `step`, as if the earlier ones had been taken."""
         self._change_context(step=step)

@@ -8,8 +8,8 @@ be taken back is; anything else is refused by the parameter's name.
 import warnings
 from collections.abc import Iterable, Sequence
 
-import torch
 from torch import Tensor, nn
+from torch.jit._script import RecursiveScriptModule
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
@@ -23,6 +23,7 @@ from bagua_algos.engine.script.own_storage import (
     is_shared,
     lies_in,
     move_into,
+    others_hold,
 )
 
 AGAIN = "release() the model and distribute() it again"
@@ -100,6 +101,11 @@ class ScriptChanges:
                     if parameter.data_ptr() != view.data_ptr() or parameter.dtype != view.dtype:
                         move_into(parameter, view)
         self._note_addresses()
+
+    def held_weight(self) -> str | None:
+        """The name of a parameter whose memory another tensor has, too; None if there is none."""
+        held = (p for p in self._living if has_memory(p) and others_hold(p))
+        return next(map(self._name, held), None)
 
     def move_to(self, buckets: Sequence[Bucket]) -> None:
         """The same parameters are in other buckets from here on."""
@@ -307,7 +313,7 @@ def check_is_not_wrapped(model: nn.Module) -> None:
     """Raise `ValueError` where torch's own wrappers already average the gradients of `model`, or
     it is torch.jit.script's, which takes no hooks. A part of it may be.
     """
-    if isinstance(model, torch.jit.RecursiveScriptModule):
+    if isinstance(model, RecursiveScriptModule):
         raise ValueError(
             "the model was made by torch.jit.script or torch.jit.load, and takes no hooks around "
             "its forward passes: distribute the plain model, or one that has it as a part"

@@ -332,6 +332,32 @@ def test_weights_that_leave_after_that_come_home_to_their_new_buckets():
     engine.close()
 
 
+def test_a_weight_is_held_as_long_as_a_script_has_a_tensor_in_its_memory():
+    model = nn.Sequential(nn.LSTM(3, 4, num_layers=2), *layers(4, 5))
+    engine, optimizer = engine_of(model, AllReduce())
+    other = nn.Parameter(torch.ones(5))
+    for _ in range(2):
+        loss = (nn.Sequential(*model[1:])(model[0](torch.ones(2, 1, 3))[0]) * other).sum()
+        loss.backward()
+        optimizer.step()
+        assert engine.held_weight() is None
+        optimizer.zero_grad()
+    engine.relayout([(p,) for p in model.parameters()])
+    assert engine.held_weight() is None
+    for hold in (
+        model.state_dict,
+        lambda: model[1].weight.detach(),
+        lambda: model[1].weight.data[0],
+        lambda: model[1].weight.detach().numpy(),
+        lambda: model[1](torch.ones(1, 4, requires_grad=True)),
+    ):
+        held = hold()
+        assert engine.held_weight() is not None
+        del held
+        assert engine.held_weight() is None
+    engine.close()
+
+
 def test_a_place_that_is_kept_is_seen_also_where_weights_have_come_home_before():
     model = layers(3, 4)
     engine, _ = engine_of(model, AllReduce())
