@@ -288,7 +288,7 @@ class Attached(ABC):
         self._others = OtherOptimizers(
             *(self.model, optimizer, self.backward.parameters),
             may_step=not self.dispatcher.acts_on_weights,
-            before_step=self._look_at_other_step,
+            check_gradients=self._look_at_other_step,
             after_step=self._note_other_step,
         )
         self._others.attach()
@@ -336,15 +336,17 @@ class Attached(ABC):
                 self._uncleared.note_step()
 
     def _look_at_other_step(self, optimizer: Optimizer, parameters: list[nn.Parameter]) -> None:
-        """Another optimizer, of these among others, is about to step."""
+        """The gradients are there by which another optimizer, of these among others, steps."""
         if not saving_by_torch():
             self._refuse_within_consensus()
             num_passes = self._seen_by_others.get(optimizer, 0)
             is_pass_new = self.backward.num_passes != num_passes
-            self._before_other_step(parameters, is_pass_new=is_pass_new)
+            self._check_gradients_of_other(parameters, is_pass_new=is_pass_new)
 
-    def _before_other_step(self, parameters: list[nn.Parameter], *, is_pass_new: bool) -> None:
-        """Another optimizer is about to step by the gradients of these: raise `ValueError` where
+    def _check_gradients_of_other(
+        self, parameters: list[nn.Parameter], *, is_pass_new: bool
+    ) -> None:
+        """Another optimizer steps by the gradients of these: raise `ValueError` where
         they are those of one worker alone. `is_pass_new`: workers have met in a backward pass since
         its last step.
         """

@@ -26,8 +26,9 @@ class OtherOptimizers:
         distributed: the parameters in buckets.
         may_step: whether another optimizer may update these: yes where an algorithm only averages
             gradients, no where it acts on weights or at a step.
-        before_step: is given each other optimizer that is about to step, without a closure, and
-            those of its parameters that are in buckets, if any; may raise.
+        check_gradients: is given each other optimizer and those of its parameters that are in
+            buckets, if any, when their gradients are there: before its step, or after one by a
+            closure. May raise.
         after_step: is given each other optimizer and its parameters, after its step.
     """
 
@@ -38,13 +39,13 @@ class OtherOptimizers:
         distributed: Iterable[nn.Parameter],
         *,
         may_step: bool,
-        before_step: Callable[[Optimizer, list[nn.Parameter]], None],
+        check_gradients: Callable[[Optimizer, list[nn.Parameter]], None],
         after_step: Callable[[Optimizer, list[nn.Parameter]], None],
     ) -> None:
         self._model, self._optimizer = model, optimizer
         self._distributed = set(distributed)
         self._may_step = may_step
-        self._before_step, self._after_step = before_step, after_step
+        self._check_gradients, self._after_step = check_gradients, after_step
         self._approved: weakref.WeakKeyDictionary[Optimizer, list[int]] = (
             weakref.WeakKeyDictionary()
         )
@@ -70,14 +71,21 @@ class OtherOptimizers:
         if self._approved.get(optimizer) != known:
             self._refuse_unheard(parameters)
             self._approved[optimizer] = known
-        own = [parameter for parameter in parameters if parameter in self._distributed]
-        if own and not has_closure:
-            self._before_step(optimizer, own)
+        if not has_closure:
+            self._check(optimizer, parameters)
 
-    def after(self, optimizer: Optimizer) -> None:
+    def after(self, optimizer: Optimizer, *, has_closure: bool) -> None:
         """It has stepped."""
         if optimizer is not self._optimizer:
-            self._after_step(optimizer, parameters_of(optimizer))
+            parameters = parameters_of(optimizer)
+            if has_closure:
+                self._check(optimizer, parameters)
+            self._after_step(optimizer, parameters)
+
+    def _check(self, optimizer: Optimizer, parameters: Iterable[nn.Parameter]) -> None:
+        own = [parameter for parameter in parameters if parameter in self._distributed]
+        if own:
+            self._check_gradients(optimizer, own)
 
     def _refuse_unheard(self, parameters: Iterable[nn.Parameter]) -> None:
         own = set(self._model.parameters()) | self._distributed
@@ -118,7 +126,7 @@ def _hook_all_optimizers() -> None:
 
     def after(optimizer: Optimizer, args: tuple, kwargs: dict[str, Any]) -> None:
         for others in list(_LOOKING):
-            others.after(optimizer)
+            others.after(optimizer, has_closure=closure_of(args, kwargs) is not None)
 
     register_optimizer_step_pre_hook(before)
     register_optimizer_step_post_hook(after)

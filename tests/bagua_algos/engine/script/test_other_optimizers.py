@@ -71,6 +71,8 @@ def test_another_optimizer_takes_its_step_by_a_closure():
     with engine.no_sync():
         backward(model)
     other.step(lambda: backward(model))
+    with engine.no_sync(), pytest.raises(ValueError, match=r"all accumulated within no_sync\(\)"):
+        other.step(lambda: backward(model))
     engine.close()
 
 
