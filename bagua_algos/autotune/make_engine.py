@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from bagua_algos.autotune.order import Order, choose_order
-from bagua_algos.autotune.tuner import Scope, Tuner, Tuning, scope
+from bagua_algos.autotune.scope import Scope, scope
+from bagua_algos.autotune.tuner import Tuner, Tuning
 from bagua_algos.communication.communicator import Communicator
 from bagua_algos.communication.process_group import ProcessGroupCommunicator
 from bagua_algos.engine.algorithm import Algorithm

@@ -4,8 +4,10 @@ At the end of a window the workers tell each other what a step took and take the
 time. So all propose the same settings next, and change to them between the same two steps.
 """
 
+import math
 import statistics
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -13,28 +15,15 @@ from typing import Any
 import torch
 
 from bagua_algos.autotune.order import Order, OrderTrial, at_most_all, slowest, sum_in
-from bagua_algos.autotune.search import (
-    NUM_LAST_WINDOWS,
-    Proposals,
-    Settings,
-    Space,
-    search,
-)
-from bagua_algos.communication.communicator import Communicator
+from bagua_algos.autotune.scope import MOST_STEPS, NUM_MEASURED, NUM_SETTLING, Scope, is_gloos
+from bagua_algos.autotune.search import Proposals, Settings, Space, search
 from bagua_algos.communication.patterns import EVERY_SIZE
 from bagua_algos.communication.streams import connected_when_used
-from bagua_algos.engine.algorithm import Algorithm
 from bagua_algos.engine.bucket import Groups, grouped
 from bagua_algos.engine.engine import Engine
 
-MOST_STEPS = 200
-NUM_MEASURED = 8
-"""Steps of a window, or one round of the algorithm where that is longer."""
-NUM_SETTLING = 2
-"""Steps before them: new connections are made when they are first used."""
 NUM_BEFORE = 3
 """Steps before the first window, in which kernels are loaded and memory is found."""
-FEWEST_WINDOWS = 3 + NUM_LAST_WINDOWS
 STREAMS = (4, 8, 16)
 
 
@@ -70,63 +59,6 @@ class Tuning:
             for w in self.windows
         ]
         return asdict(self) | {"windows": rows}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scope:
-    """What may be tuned without another value, and why not the rest. Without lanes: nothing."""
-
-    tunes_lanes: bool
-    tunes_transport: bool
-    tunes_buckets: bool
-    left_out: tuple[str, ...]
-
-    def by(self, order: Order) -> "Scope":
-        """The same for sums in this order."""
-        if order.is_fixed or order.trial is None:
-            return self
-        given_ms, fixed_ms = 1e3 * order.trial.given_s, 1e3 * order.trial.best_fixed_s
-        why = (
-            f"the pattern of all-reduces is faster as it is, {given_ms:.3g} ms against "
-            f"{fixed_ms:.3g} by sums in a fixed order: it stays, and so do buckets and streams, "
-            "on which its sums depend"
-        )
-        return replace(self, tunes_transport=False, tunes_buckets=False, left_out=(why,))
-
-
-def scope(algorithm: Algorithm, workers: Communicator, dtypes: set[torch.dtype]) -> Scope:
-    """Of an algorithm on `workers`, for parameters of `dtypes`."""
-    name = type(algorithm).__name__
-    num_windows = MOST_STEPS // (NUM_SETTLING + max(NUM_MEASURED, algorithm.steps_per_round))
-    nothing = None
-    if workers.world_size == 1:
-        nothing = "a worker alone has nobody to talk to: nothing is tuned"
-    elif algorithm.depends_on_timing or algorithm.uses_background:
-        nothing = f"{name}'s values depend on when averages arrive: nothing is tuned"
-    elif num_windows < FEWEST_WINDOWS:
-        nothing = (
-            f"{name} repeats its work after {algorithm.steps_per_round} steps, too many to try "
-            f"anything in {MOST_STEPS}: nothing is tuned"
-        )
-    elif dtypes and not _is_gloos(workers) and workers.world_size > 2:
-        nothing = "NCCL adds up in an order that depends on buckets: nothing is tuned"
-    if nothing is not None:
-        return Scope(
-            tunes_lanes=False, tunes_transport=False, tunes_buckets=False, left_out=(nothing,)
-        )
-    fixed = None
-    if algorithm.depends_on_buckets:
-        fixed = f"what {name} computes depends on buckets: they stay as they are"
-    elif any(dtype.itemsize < 4 for dtype in dtypes):
-        fixed = "torch rounds 16-bit numbers by their place in a tensor: buckets stay as they are"
-    left_out = () if fixed is None else (fixed,)
-    return Scope(
-        tunes_lanes=True, tunes_transport=True, tunes_buckets=fixed is None, left_out=left_out
-    )
-
-
-def _is_gloos(workers: Communicator) -> bool:
-    return getattr(workers, "device", torch.device("cpu")).type == "cpu"
 
 
 class Tuner:
@@ -175,6 +107,7 @@ class Tuner:
         self._is_done = not own.tunes_lanes
         self._restored: Settings | None = None
         self._window = _Times()
+        self._kept: tuple[str, ...] = ()
 
     @property
     def scope(self) -> Scope:
@@ -187,7 +120,7 @@ class Tuner:
         return Tuning(
             settings=self._found,
             is_done=self._is_done,
-            left_out=self.scope.left_out,
+            left_out=self.scope.left_out + self._kept,
             order=self.order,
             windows=tuple(self._windows),
         )
@@ -212,7 +145,7 @@ class Tuner:
         """Count the step; at the end of a window, change to the next settings."""
         if self._restored is not None:
             self._take_order()
-            self._change_to(self._restored)
+            self._end_with(self._restored)
             self._restored = None
         if self._is_done or self._engine.context.step < self.first:
             return
@@ -259,7 +192,7 @@ class Tuner:
 
     def _can_be(self, settings: Settings) -> bool:
         has_transport = settings.streams > 1 or settings.halving_doubling_bytes or settings.pieces
-        is_nccls = not _is_gloos(self._engine.context.communicator)
+        is_nccls = not is_gloos(self._engine.context.communicator)
         has_lanes = settings.lanes <= self._engine.dispatcher.num_lanes
         return has_lanes and not (is_nccls and has_transport)
 
@@ -273,7 +206,7 @@ class Tuner:
 
     def _space(self) -> Space:
         own, given = self.scope, self._settings.halving_doubling_bytes
-        if not _is_gloos(self._engine.context.communicator):
+        if not is_gloos(self._engine.context.communicator):
             return Space(tunes_buckets=own.tunes_buckets, kind=self._kind)
         has_pattern = own.tunes_transport and not self._engine.context.communicator.shares_memory
         limits = tuple(x for x in (0, EVERY_SIZE) if x != given)
@@ -325,14 +258,29 @@ class Tuner:
             )
         )
         try:
-            self._change_to(self._proposals.send(step_s))
+            while not self._change_to(self._proposals.send(step_s)):
+                step_s = math.inf  # of what cannot be
         except StopIteration as ended:
-            self._change_to(ended.value)
+            self._end_with(ended.value)
             self._is_done = True
         self._window = _Times(self._now_s())
 
-    def _change_to(self, settings: Settings) -> None:
-        """A collective call."""
+    def _end_with(self, settings: Settings) -> None:
+        """In the buckets that there are, where these have to stay."""
+        if not self._change_to(settings):
+            now = self._settings
+            self._change_to(
+                replace(settings, bucket_bytes=now.bucket_bytes, by_arrival=now.by_arrival)
+            )
+
+    def _change_to(self, settings: Settings) -> bool:
+        """Whether that could be: on some worker a script may hold weights' memory, which has to
+        stay then. A collective call.
+        """
+        groups = self._groups(settings)
+        moves = _ids(groups) != _ids([b.parameters for b in self._engine.context.buckets])
+        if moves and self._are_held():
+            return False
         before, self._settings = self._settings, settings
         transport = replace(
             before, bucket_bytes=settings.bucket_bytes, by_arrival=settings.by_arrival
@@ -346,9 +294,26 @@ class Tuner:
                     pieces=settings.pieces,
                     fixed_order=self._engine.context.communicator.fixed_order,
                 )
-        groups = self._groups(settings)
-        if _ids(groups) != _ids([b.parameters for b in self._engine.context.buckets]):
+        if moves:
             self._engine.relayout(groups)
+        return True
+
+    def _are_held(self) -> bool:
+        """Whether a script on any worker has a tensor in a weight's memory: it would show what the
+        weight was before it moved. A warning there says which, once; a collective call.
+        """
+        name = self._engine.held_weight()
+        if name is not None and not self._kept:
+            warnings.warn(
+                f"autotune: {name} shares its memory with a tensor that the script holds "
+                "(p.detach(), a state_dict(), or a graph of retain_graph=True), which would no "
+                "longer follow it: buckets stay as they are; hold a clone(), or take it anew",
+                stacklevel=2,
+            )
+        [is_held] = slowest(self._engine, [float(name is not None)])
+        if is_held:
+            self._kept = ("a script holds weights' memory: buckets stay as they are",)
+        return bool(is_held)
 
     def _now_s(self) -> float:
         if self._device.type == "cuda":

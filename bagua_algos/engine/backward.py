@@ -14,7 +14,6 @@ from bagua_algos.engine.bucket import Bucket
 from bagua_algos.engine.call_stack import running
 from bagua_algos.engine.script.weak_hook import GradientHook, has_one_hook, remove_dead
 from bagua_algos.graph_pass import accumulates
-from kernels.upload import upload
 
 _BROKEN_OFF = (
     "the last backward pass was broken off by an error, with some buckets on their way and others "
@@ -108,16 +107,18 @@ class BackwardTracker:
 
         `gradient.data` can be written to without a trace.
         """
-        for parameter, place in self._places.items():
-            gradient = parameter.grad
-            if gradient is None:
-                continue
-            is_elsewhere = gradient is not place.view or gradient.data_ptr() != place.address
-            bucket = place.bucket
+        for parameter, (bucket, *_) in self._places.items():
             is_written = bucket.gradients._version != self._versions[bucket.index]
-            if (is_elsewhere or is_written) and (gradient.is_sparse or _is_any(gradient)):
+            if self.is_elsewhere(parameter) or (is_written and is_any(parameter.grad)):
                 return parameter
         return None
+
+    def is_elsewhere(self, parameter: nn.Parameter) -> bool:
+        """Whether it has a gradient other than zero that is no part of its bucket."""
+        gradient, place = parameter.grad, self._places[parameter]
+        if gradient is None or (gradient is place.view and gradient.data_ptr() == place.address):
+            return False
+        return gradient.is_sparse or is_any(gradient)
 
     def is_thrown_away(self, parameter: nn.Parameter | None) -> bool:
         """Whether gradients of the pass before are gone that no optimizer has used, now that this
@@ -153,7 +154,7 @@ class BackwardTracker:
             bucket.gradients._version > version + (bucket is own)  # it has been added there
             for bucket, version in zip(self._buckets, self._passed, strict=True)
         )
-        return is_written and not any(_is_any(p.grad) for p in known if p is not parameter)
+        return is_written and not any(is_any(p.grad) for p in known if p is not parameter)
 
     def _is_there(self, parameter: nn.Parameter) -> bool:
         """Whether the gradient is still that of the pass before, or has been added to it."""
@@ -164,7 +165,7 @@ class BackwardTracker:
 
     def is_left(self, parameter: nn.Parameter) -> bool:
         """Whether it has a gradient of the passes before, other than zero."""
-        return self._is_there(parameter) and _is_any(parameter.grad)
+        return self._is_there(parameter) and is_any(parameter.grad)
 
     def note_pass(self) -> None:
         """A pass has ended and workers have met: a step is next, or another pass that goes on from
@@ -287,7 +288,14 @@ class BackwardTracker:
         self._written.clear()
         return unused
 
-    def _keep_gradients(self, bucket: Bucket) -> None:
+    def keep_gradients(self) -> None:
+        """After a pass: what a script has put in the place of gradients is copied into the buckets,
+        too, and where it has left none there are zeros.
+        """
+        for bucket in self._buckets:
+            self._keep_gradients(bucket, may_lack=True)
+
+    def _keep_gradients(self, bucket: Bucket, *, may_lack: bool = False) -> None:
         """Those that are somewhere else are copied into the bucket, all at once: each call from
         Python in the middle of backward takes as long as a small layer.
         """
@@ -299,6 +307,9 @@ class BackwardTracker:
         for parameter, place in zip(bucket.parameters, places, strict=True):
             gradient = parameter.grad
             if gradient is place.view:
+                continue
+            if gradient is None and may_lack:
+                place.view.zero_()
                 continue
             views.append(place.view)
             gradients.append(_checked(parameter, gradient))
@@ -328,28 +339,7 @@ class BackwardTracker:
         return on_incoming
 
 
-def drop_unused_(
-    buckets: Sequence[Bucket],
-    unused_here: Sequence[nn.Parameter],
-    average_: Callable[[Tensor], None],
-    *,
-    keeps_unsent: bool,
-) -> None:
-    """Leave no gradient to parameters that no worker has used; `average_` takes `[w, p]` of all
-    workers. Where an algorithm `keeps_unsent` gradients of earlier steps, these may have come now.
-    """
-    parameters = [p for bucket in buckets for p in bucket.parameters]
-    idle = set(unused_here)
-    used = torch.tensor([p not in idle for p in parameters], dtype=torch.float32, device="cpu")
-    weights = buckets[0].weights
-    used_wp = upload(used, weights.device).repeat(len(weights), 1)
-    average_(used_wp)
-    for parameter, share in zip(parameters, used_wp[0].tolist(), strict=True):
-        if share == 0 and not (keeps_unsent and _is_any(parameter.grad)):
-            parameter.grad = None
-
-
-def _is_any(gradient: Tensor | None) -> bool:
+def is_any(gradient: Tensor | None) -> bool:
     """Whether there is one that is not zero, here where it is distributed."""
     held = gradient.to_local() if isinstance(gradient, _Distributed) else gradient
     return held is not None and bool(held.any())

@@ -25,13 +25,19 @@ def outside_inference_mode() -> Iterator[None]:
 
 @contextmanager
 def averaged(
-    buckets: Sequence[Bucket], averager: Averager, run: Run, *, kept_equal_by: str | None = None
+    buckets: Sequence[Bucket],
+    averager: Averager,
+    run: Run,
+    put_back: Callable[[], None],
+    *,
+    kept_equal_by: str | None = None,
 ) -> Iterator[float]:
     """Within, every worker's weights are the mean over all workers; afterwards they are its own.
 
     Yields the spread of the workers' weights about the mean: the root of their mean squared
-    distance, over the mean's norm. Where an algorithm keeps the weights equal, its name says so: if
-    they are, nothing is averaged; if not, a warning tells.
+    distance, over the mean's norm. `put_back` is called when the buckets hold each worker's own
+    again, for parameters that have got other memory meanwhile. Where an algorithm keeps the weights
+    equal, its name says so: if they are, nothing is averaged; if not, a warning tells.
     """
     if kept_equal_by is not None and not differing(buckets, averager, run).any():
         yield 0.0
@@ -49,6 +55,7 @@ def averaged(
     finally:
         for bucket, weights in zip(buckets, own, strict=True):
             bucket.weights.copy_(weights)
+        put_back()
 
 
 @outside_inference_mode()

@@ -1,6 +1,7 @@
 """Lets an algorithm act at the moments of a step, on the communication lanes of one worker."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -59,11 +60,8 @@ class Dispatcher:
 
         self._lanes = [lane()]
         self._background_lane = None
-        try:
+        with self.closed_on_error():
             check(self.communicator, self.run)
-        except BaseException:
-            self.close()
-            raise
         num_lanes = min(self._max_lanes(communicator, device), num_buckets)
         self._lanes += [lane() for _ in range(1, num_lanes)]
         self._num_used = len(self._lanes)
@@ -124,8 +122,13 @@ class Dispatcher:
 
     @property
     def acts_on_gradients(self) -> bool:
-        """Whether the algorithm needs every step's gradients."""
+        """Whether the algorithm needs every step's gradients in backward."""
         return any(map(self.acts_at, ("on_bucket_ready", "on_backward_end")))
+
+    @property
+    def may_take_gradients(self) -> bool:
+        """Whether it acts on gradients in backward, or may do so where a step begins."""
+        return self.acts_on_gradients or self.acts_at("on_step_begin")
 
     @property
     def acts_on_weights(self) -> bool:
@@ -200,6 +203,15 @@ class Dispatcher:
             return
         with running(self._exposed):
             self._wait()
+
+    @contextmanager
+    def closed_on_error(self) -> Iterator[None]:
+        """Within, an error ends all lanes."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """End all lanes; what still goes on in the background is left to its end."""

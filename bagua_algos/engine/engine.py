@@ -24,7 +24,7 @@ from torch.utils.hooks import RemovableHandle
 from bagua_algos.checkpoint import ALGORITHM, NUM_WORKERS
 from bagua_algos.communication.communicator import Averager, Communicator
 from bagua_algos.engine.algorithm import Algorithm, Context
-from bagua_algos.engine.backward import BackwardTracker, drop_unused_
+from bagua_algos.engine.backward import BackwardTracker
 from bagua_algos.engine.bucket import Bucket, Groups, Move, build_buckets, lay_out, phases_of
 from bagua_algos.engine.consensus import averaged
 from bagua_algos.engine.dispatcher import Dispatcher
@@ -49,6 +49,7 @@ from bagua_algos.engine.untrained import (
     broadcast_untrained_,
     broadcast_weights_,
 )
+from bagua_algos.engine.unused import drop_unused_
 
 DEFAULT_BUCKET_BYTES = 4 << 20
 DEFAULT_TIMEOUT_S = 600.0
@@ -141,19 +142,15 @@ class Engine(Attached):
         self._overflowed = False
         self._find_unused = find_unused_parameters
         self._scaled = ScaledGradients.of(grad_scaler, buckets, optimizer)
-        self._changes = ScriptChanges(
-            model,
-            optimizer,
-            buckets,
-            allows_other_optimizers=not self.dispatcher.acts_on_weights,
-        )
+        self._changes = ScriptChanges(model, optimizer, buckets)
         self.backward = BackwardTracker(buckets, self._on_bucket_complete)
-        self._accumulation = Accumulation(is_needed=self.dispatcher.acts_on_gradients)
+        self._accumulation = Accumulation(is_needed=self.dispatcher.may_take_gradients)
         self._closure = StepClosure(self._begin_step)
-        self._start_equal()
-        self._hooks = self._attach()
         self._fuse = fuse
-        self.has_fused = fuse(buckets, optimizer)
+        with self.dispatcher.closed_on_error():
+            self._start_equal()
+            self._hooks = self._attach()
+            self.has_fused = fuse(buckets, optimizer)
 
     def empty_backward(self) -> None:
         """In place of forward and backward where this worker has no examples left: takes part in
@@ -214,7 +211,8 @@ class Engine(Attached):
         trained = None if agree else self._trained
         run("averaging of buffers", lambda: average_untrained_(self.model, averager, trained))
         keeper = type(self.algorithm).__name__ if agree else None
-        within = averaged(self.context.buckets, averager, run, kept_equal_by=keeper)
+        put_back = self._changes.put_back_weights
+        within = averaged(self.context.buckets, averager, run, put_back, kept_equal_by=keeper)
         with within as spread, self._looking_on(spread):
             yield spread
 
@@ -284,14 +282,10 @@ class Engine(Attached):
 
     def _start_equal(self) -> None:
         communicator, run = self.context.communicator, self.dispatcher.run
-        try:
-            weights = [bucket.weights for bucket in self.context.buckets]
-            broadcast_weights_(weights, communicator, run)
-            run("broadcast of buffers", lambda: broadcast_untrained_(self.model, communicator))
-            self._init_state()
-        except BaseException:
-            self.dispatcher.close()
-            raise
+        weights = [bucket.weights for bucket in self.context.buckets]
+        broadcast_weights_(weights, communicator, run)
+        run("broadcast of buffers", lambda: broadcast_untrained_(self.model, communicator))
+        self._init_state()
 
     def _act(self, moment: str) -> None:
         self.dispatcher.submit_moment(moment, self.context)
@@ -347,7 +341,7 @@ class Engine(Attached):
             average_ = partial(self._average, "the overflow check") if meets else None
             self._overflowed = self._scaled.unscale_(average_)
             if self._overflowed:
-                self._accumulation.take_step()  # which the scaler leaves out
+                self._accumulation.note_step()  # which the scaler leaves out
                 tell_left_out(self._observer)
                 return
             for bucket in self.context.buckets:
@@ -368,7 +362,7 @@ class Engine(Attached):
 
     def _begin_step(self) -> None:
         """The gradients are there: those of a closure, if the step has one."""
-        if not self._accumulation.take_step():
+        if not self._accumulation.check_step():
             self._changes.check_are_the_models(self.backward.parameters)
             if self._needs_backward and not self._overflowed:
                 self._changes.refuse_gradient(self.backward.foreign_gradient())
@@ -376,7 +370,16 @@ class Engine(Attached):
             check_scaler_is_known(self._scaled)
         self._changes.take_back_weights()
         if not self._overflowed:
-            self._act("on_step_begin")
+            self._act_where_step_begins()
+
+    def _check_gradients_of_other(
+        self, parameters: list[nn.Parameter], *, is_pass_new: bool
+    ) -> None:
+        super()._check_gradients_of_other(parameters, is_pass_new=is_pass_new)
+        if self._needs_backward and not is_pass_new:
+            self._changes.refuse_gradient(
+                next(filter(self.backward.is_elsewhere, parameters), None)
+            )
 
     def _after_step(self) -> None:
         if self._overflowed:  # a fused optimizer has skipped the step itself

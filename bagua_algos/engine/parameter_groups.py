@@ -128,6 +128,12 @@ def check_parameters(model: nn.Module, optimizer: Optimizer, algorithm: Algorith
 def _check_untrained(model: nn.Module) -> None:
     frozen = [(name, p) for name, p in model.named_parameters() if not p.requires_grad]
     for name, x in [*frozen, *model.named_buffers()]:
+        if x.is_quantized:
+            raise ValueError(
+                f"{name!r} is quantized, with a scale that does not travel with its codes: keep it "
+                "as an attribute that is no buffer, alike on all workers, or its codes and scales "
+                "as plain tensors"
+            )
         if x.layout is not torch.strided:
             raise ValueError(
                 f"{name!r} is {str(x.layout).removeprefix('torch.')}, and buffers and frozen "

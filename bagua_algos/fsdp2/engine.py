@@ -38,7 +38,7 @@ from bagua_algos.engine.script.closures import StepClosure
 from bagua_algos.engine.script.copies import ForwardHook, leave_out_of_copies
 from bagua_algos.engine.untrained import (
     average_buffers_,
-    average_frozen_,
+    average_where_different_,
     broadcast_weights_,
     broadcast_where_different_,
 )
@@ -128,15 +128,13 @@ class ShardedEngine(Attached):
             optimizer=of_shards(optimizer, shards),
         )
         wholes = [WholeBucket(bucket) for bucket in self._buckets]
-        allows_others = not self.dispatcher.acts_on_weights
-        self._changes = ScriptChanges(
-            model, optimizer, wholes, allows_other_optimizers=allows_others
-        )
+        self._changes = ScriptChanges(model, optimizer, wholes)
         self.backward = BackwardTracker(wholes, self._launch_bucket)
-        self._accumulation = Accumulation(is_needed=self.dispatcher.acts_on_gradients)
+        self._accumulation = Accumulation(is_needed=self.dispatcher.may_take_gradients)
         self._closure = StepClosure(self._begin_step)
-        self._start_equal(parts)
-        self._hooks = self._attach(optimizer)
+        with self.dispatcher.closed_on_error():
+            self._start_equal(parts)
+            self._hooks = self._attach(optimizer)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -180,9 +178,9 @@ class ShardedEngine(Attached):
         if keeper is None:
             reshard(self.model)
             held = [local(p) for p in self._frozen]
-            run("averaging of frozen parameters", lambda: average_frozen_(held, averager))
+            run("averaging of frozen parameters", lambda: average_where_different_(held, averager))
             everywhere = [local(p) for p in self._frozen if not is_distributed(p)]
-            average_frozen_(everywhere, self._shard_workers)
+            average_where_different_(everywhere, self._shard_workers)
         with (
             averaged(
                 self._buckets,
@@ -220,20 +218,16 @@ class ShardedEngine(Attached):
         self._frozen = [p for p in self.model.parameters() if not p.requires_grad]
         untrained = [*self._frozen, *self.model.buffers()]
         everywhere = [local(x) for x in untrained if not is_distributed(x)]
-        try:
-            device = self._buckets[0].gradients.device
-            check_replicas(replicas, parts, self._shard_workers.ranks[0], device)
-            weights = [bucket.weights for bucket in self._buckets]
-            broadcast_weights_(weights, replicas, run)
-            self._write_weights()
-            held = [local(x) for x in untrained]
-            run("broadcast of buffers", lambda: broadcast_where_different_(held, replicas))
-            broadcast_where_different_(everywhere, self._shard_workers)
-            self._init_state()
-            self._write_weights()
-        except BaseException:
-            self.dispatcher.close()
-            raise
+        device = self._buckets[0].gradients.device
+        check_replicas(replicas, parts, self._shard_workers.ranks[0], device)
+        weights = [bucket.weights for bucket in self._buckets]
+        broadcast_weights_(weights, replicas, run)
+        self._write_weights()
+        held = [local(x) for x in untrained]
+        run("broadcast of buffers", lambda: broadcast_where_different_(held, replicas))
+        broadcast_where_different_(everywhere, self._shard_workers)
+        self._init_state()
+        self._write_weights()
 
     def _before_forward(self, module: nn.Module) -> None:
         check_is_called_plainly()
@@ -261,12 +255,12 @@ class ShardedEngine(Attached):
         self._note_met()
 
     def _begin_step(self) -> None:
-        if not self._accumulation.take_step():
+        if not self._accumulation.check_step():
             self._check_are_the_models(self.backward.parameters)
             check_gradients(self._buckets)
         if self._remembers:
             check_no_scaler()
-        self._act("on_step_begin")
+        self._act_where_step_begins()
 
     def _check_are_the_models(self, parameters: Sequence[nn.Parameter]) -> None:
         reshard(self.model)  # gathered weights stand in the places of their parameters

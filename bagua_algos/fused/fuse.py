@@ -19,7 +19,7 @@ from torch.optim import Optimizer, lr_scheduler
 
 from bagua_algos.engine.bucket import Bucket, flat_storage
 from bagua_algos.engine.script.elementwise import why_not_elementwise
-from bagua_algos.engine.script.own_storage import has_memory, is_shared, move_into
+from bagua_algos.engine.script.own_storage import has_memory, is_shared, move_into, others_hold
 from bagua_algos.fused.homes import Homes
 from bagua_algos.fused.strips import (
     can_be_flat,
@@ -317,7 +317,7 @@ def _move_together(parameters: list[nn.Parameter], homes: Homes) -> None:
 def _shared(parameters: Iterable[nn.Parameter]) -> set[nn.Parameter]:
     """Those whose storage another one of them has, in part or as a whole, or another tensor."""
     flat = [p for p in parameters if has_memory(p)]
-    shared = {p for p in flat if _num_holders(p) > _num_holders(torch.empty(1))}
+    shared = {p for p in flat if others_hold(p)}
     last, end = None, 0
     for p in sorted(flat, key=lambda p: p.untyped_storage().data_ptr()):
         storage = p.untyped_storage()
@@ -326,10 +326,6 @@ def _shared(parameters: Iterable[nn.Parameter]) -> set[nn.Parameter]:
         if storage.data_ptr() + storage.nbytes() > end:
             last, end = p, storage.data_ptr() + storage.nbytes()
     return shared
-
-
-def _num_holders(x: Tensor) -> int:
-    return torch._C._storage_Use_Count(x.untyped_storage()._cdata)
 
 
 def _has_kernels(group: dict[str, Any]) -> bool:

@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
-from bagua_algos.autotune.tuner import MOST_STEPS, NUM_BEFORE
+from bagua_algos.autotune.scope import MOST_STEPS
+from bagua_algos.autotune.tuner import NUM_BEFORE
 from experiments.runs.load import load_rows
 from experiments.runs.summary import read_fields
 

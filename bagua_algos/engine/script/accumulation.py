@@ -16,6 +16,11 @@ class Accumulation:
         is_needed: whether the algorithm acts on gradients, so that every step needs such a pass.
     """
 
+    has_acted: bool = False
+    """Whether the algorithm has acted where a step began that was broken off since, by an error: it
+    must not act on the same gradients again, nor without the other workers.
+    """
+
     def __init__(self, *, is_needed: bool) -> None:
         self._is_needed = is_needed
         self._gradients = _Gradients.NONE
@@ -30,14 +35,14 @@ class Accumulation:
         """A gradient has accumulated within `no_sync`: returns whether it is the first one since a
         backward pass in which workers met, and no step has followed yet.
         """
-        before, self._gradients = self._gradients, _Gradients.LOCAL
+        before, self._gradients, self.has_acted = self._gradients, _Gradients.LOCAL, False
         return before is _Gradients.SYNCHRONIZED
 
     def note_synchronized(self) -> None:
         """A backward pass outside of `no_sync` has ended."""
-        self._gradients, self._has_met = _Gradients.SYNCHRONIZED, True
+        self._gradients, self._has_met, self.has_acted = _Gradients.SYNCHRONIZED, True, False
 
-    def take_step(self) -> bool:
+    def check_step(self) -> bool:
         """A step begins: returns whether there was any backward pass since the last one.
 
         Raises `ValueError` where all were within `no_sync`, and the algorithm acts on gradients.
@@ -47,6 +52,12 @@ class Accumulation:
                 "the step's gradients were all accumulated within no_sync(), so that each worker "
                 "has its own: leave the last micro-batch's backward out of no_sync()"
             )
-        had_any = self._gradients is not _Gradients.NONE
-        self._gradients, self._has_met = _Gradients.NONE, False
-        return had_any
+        return self._gradients is not _Gradients.NONE
+
+    def note_acted(self) -> None:
+        """The algorithm has acted where a step begins."""
+        self.has_acted = True
+
+    def note_step(self) -> None:
+        """A step has ended. One that was broken off by an error has not: it may be tried again."""
+        self._gradients, self._has_met, self.has_acted = _Gradients.NONE, False, False

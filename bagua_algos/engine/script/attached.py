@@ -2,6 +2,7 @@
 
 import copy
 import sys
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -23,6 +24,7 @@ from bagua_algos.engine.script.changes import ScriptChanges
 from bagua_algos.engine.script.closures import StepClosure
 from bagua_algos.engine.script.grad_scaler import ScaledGradients
 from bagua_algos.engine.script.loads import LoadedWeights
+from bagua_algos.engine.script.other_optimizers import OtherOptimizers
 from bagua_algos.engine.script.saves import saving_copies
 from bagua_algos.engine.script.uncleared import UnclearedGradients
 from bagua_algos.engine.script.unseen import UnseenChanges
@@ -42,6 +44,11 @@ class Attached(ABC):
     dispatcher: Dispatcher
     backward: BackwardTracker
     _changes: ScriptChanges
+    _others: OtherOptimizers
+    _seen_by_others: weakref.WeakKeyDictionary[Optimizer, int]
+    """Of each optimizer beside the distributed one: the backward passes in which workers had met
+    before its last step.
+    """
     _unseen: UnseenChanges
     _accumulation: Accumulation
     _closure: StepClosure
@@ -103,7 +110,7 @@ class Attached(ABC):
 
         `pause` first: what still goes on in the background is left to its end.
         """
-        self._changes.detach()
+        self._others.detach()
         for hook in self._hooks:
             hook.remove()
         self.dispatcher.close()
@@ -117,6 +124,10 @@ class Attached(ABC):
             yield
         finally:
             self._synchronizing = before
+
+    def held_weight(self) -> str | None:
+        """The name of a parameter whose memory another tensor has, too; None if there is none."""
+        return self._changes.held_weight()
 
     def skip_to(self, step: int) -> None:
         """Count the next step as number `step`, as if the earlier ones had been taken."""
@@ -222,6 +233,13 @@ class Attached(ABC):
         if self.algorithm.keeps_unsent or self.algorithm.takes_one_backward:
             self.backward.note_pass()
 
+    def _act_where_step_begins(self) -> None:
+        """Once a step, also where one is tried again that an error has broken off."""
+        if self.dispatcher.acts_at("on_step_begin") and not self._accumulation.has_acted:
+            self.backward.keep_gradients()
+            self._act("on_step_begin")
+            self._accumulation.note_acted()
+
     @property
     def _needs_backward(self) -> bool:
         """Whether workers meet in the backward pass of this step."""
@@ -235,6 +253,10 @@ class Attached(ABC):
         """
         others = ("on_forward", "on_backward_end", "on_step_end")
         return self.context.state is not None or any(map(self.dispatcher.acts_at, others))
+
+    @abstractmethod
+    def _act(self, moment: str) -> None:
+        """Let the algorithm act at a moment of all buckets, and wait for it."""
 
     @abstractmethod
     def _before_begin(self) -> None:
@@ -255,7 +277,7 @@ class Attached(ABC):
             getattr(self.algorithm, moment)(self.context)
             self._after_own_moment()
 
-        self._unseen = UnseenChanges()
+        self._unseen, self._seen_by_others = UnseenChanges(), weakref.WeakKeyDictionary()
         encodes_buckets = self.algorithm.depends_on_buckets and self.dispatcher.acts_on_gradients
         # FSDP2 gives a unit its gradients at once: nobody knows which have been there before.
         if encodes_buckets and self._sees_all_gradients:
@@ -263,7 +285,13 @@ class Attached(ABC):
                 *(self.model, self.context.buckets, optimizer, self.backward.is_left),
                 encoder=type(self.algorithm).__name__,
             )
-        self._changes.attach(self._note_other_step)
+        self._others = OtherOptimizers(
+            *(self.model, optimizer, self.backward.parameters),
+            may_step=not self.dispatcher.acts_on_weights,
+            check_gradients=self._look_at_other_step,
+            after_step=self._note_other_step,
+        )
+        self._others.attach()
         if self.algorithm.keeps_weights:
             self._loaded = LoadedWeights(self.model, self._held_weights)
         step_end = optimizer.register_step_post_hook(self._end_step)
@@ -282,6 +310,7 @@ class Attached(ABC):
     ) -> tuple[tuple, dict[str, Any]] | None:
         if _is_inner(optimizer) or saving_by_torch():
             return None
+        self._refuse_within_consensus()
         self._changes.check_optimizer()
         if self._loaded is not None:
             if self._needs_backward:  # workers train together still: no picture is looked at
@@ -289,16 +318,44 @@ class Attached(ABC):
             self._loaded.check()
         return self._closure.before_step(args, kwargs)
 
+    def _refuse_within_consensus(self) -> None:
+        if self._is_consensus:
+            raise ValueError(
+                "an optimizer steps within consensus(), where the weights are the mean of all "
+                "workers', so that the step would be lost where these differ: evaluate and save "
+                "there, and train after it"
+            )
+
     def _end_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
         if not _is_inner(optimizer) and not saving_by_torch():
             self._closure.after_step()
+            self._accumulation.note_step()
             self._after_step()
             self.backward.note_gradients()
             if self._uncleared is not None:
                 self._uncleared.note_step()
 
-    def _note_other_step(self, parameters: list[nn.Parameter]) -> None:
+    def _look_at_other_step(self, optimizer: Optimizer, parameters: list[nn.Parameter]) -> None:
+        """The gradients are there by which another optimizer, of these among others, steps."""
+        if not saving_by_torch():
+            self._refuse_within_consensus()
+            num_passes = self._seen_by_others.get(optimizer, 0)
+            is_pass_new = self.backward.num_passes != num_passes
+            self._check_gradients_of_other(parameters, is_pass_new=is_pass_new)
+
+    def _check_gradients_of_other(
+        self, parameters: list[nn.Parameter], *, is_pass_new: bool
+    ) -> None:
+        """Another optimizer steps by the gradients of these: raise `ValueError` where
+        they are those of one worker alone. `is_pass_new`: workers have met in a backward pass since
+        its last step.
+        """
+        if any(parameter.grad is not None for parameter in parameters):
+            self._accumulation.check_step()
+
+    def _note_other_step(self, optimizer: Optimizer, parameters: list[nn.Parameter]) -> None:
         """Another optimizer, of these, has taken its step."""
+        self._seen_by_others[optimizer] = self.backward.num_passes
         if self.algorithm.keeps_unsent:
             self.backward.note_used(parameters)
         if self._uncleared is not None:

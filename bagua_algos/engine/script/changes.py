@@ -1,30 +1,30 @@
 """What a script does to a distributed model and its optimizer, behind the engine's back.
 
 Weights live in buckets. A script may give a parameter other memory (`vector_to_parameters`,
-`.double().float()`, `.to(memory_format=...)`, `parameter.data = ...`), replace it, or train it by
-another optimizer. Whatever can be taken back is; anything else is refused by the parameter's name.
+`.double().float()`, `.to(memory_format=...)`, `parameter.data = ...`), or replace it. Whatever can
+be taken back is; anything else is refused by the parameter's name.
 """
 
 import warnings
-import weakref
-from collections.abc import Callable, Iterable, Sequence
-from functools import cache
-from typing import Any
+from collections.abc import Iterable, Sequence
 
-import torch
 from torch import Tensor, nn
+from torch.jit._script import RecursiveScriptModule
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
 
 from bagua_algos.engine.bucket import Bucket
 from bagua_algos.engine.call_stack import running
 from bagua_algos.engine.consensus import outside_inference_mode
-from bagua_algos.engine.script.own_storage import find_overlap, has_memory, is_shared, lies_in
+from bagua_algos.engine.script.own_storage import (
+    find_overlap,
+    has_memory,
+    is_shared,
+    lies_in,
+    move_into,
+    others_hold,
+)
 
 AGAIN = "release() the model and distribute() it again"
 _THROWN_AWAY = (
@@ -43,43 +43,18 @@ class ScriptChanges:
         model: holds the parameters, and knows their names.
         optimizer: the one that was distributed with the model.
         buckets: where the trainable parameters are by now.
-        allows_other_optimizers: whether another optimizer may update weights in the buckets: yes
-            where an algorithm only averages gradients, no where it acts on weights or at a step.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        optimizer: Optimizer,
-        buckets: Sequence[Bucket],
-        *,
-        allows_other_optimizers: bool,
-    ) -> None:
+    def __init__(self, model: nn.Module, optimizer: Optimizer, buckets: Sequence[Bucket]) -> None:
         self._model = model
         self._optimizer = optimizer
         self._buckets = buckets
-        self._allows_others = allows_other_optimizers
         self._distributed = {p for bucket in buckets for p in bucket.parameters}
         self._requires_grad = {p: p.requires_grad for p in model.parameters()}
-        self._optimized = _parameters_of(optimizer)
-        self._approved: weakref.WeakKeyDictionary[Optimizer, list[int]] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._optimized = parameters_of(optimizer)
         self._has_warned = False
         self._is_forward = False
         self._note_addresses()
-
-    def attach(self, on_other_step: Callable[[list[nn.Parameter]], None]) -> None:
-        """Look at every optimizer before it steps. `on_other_step` is given the parameters of each
-        that is not the distributed one, after its step.
-        """
-        self._on_other_step = on_other_step
-        _hook_all_optimizers()
-        _LOOKING.add(self)
-
-    def detach(self) -> None:
-        """No longer."""
-        _LOOKING.discard(self)
 
     def take_back_weights(self) -> None:
         """Weights that are somewhere else are copied into their buckets, and live there again.
@@ -109,6 +84,28 @@ class ScriptChanges:
                     stacklevel=3,
                 )
         self._note_addresses()
+
+    def put_back_weights(self) -> None:
+        """Weights that are somewhere else live in their buckets again, and are what these hold:
+        what they were elsewhere is dropped.
+
+        Raises `ValueError` where one has another size by now.
+        """
+        with outside_inference_mode():
+            for bucket in self._buckets:
+                for parameter in bucket.parameters:
+                    self._check_has_as_many(parameter)
+                for parameter, view in zip(
+                    bucket.parameters, bucket.views(bucket.weights), strict=True
+                ):
+                    if parameter.data_ptr() != view.data_ptr() or parameter.dtype != view.dtype:
+                        move_into(parameter, view)
+        self._note_addresses()
+
+    def held_weight(self) -> str | None:
+        """The name of a parameter whose memory another tensor has, too; None if there is none."""
+        held = (p for p in self._living if has_memory(p) and others_hold(p))
+        return next(map(self._name, held), None)
 
     def move_to(self, buckets: Sequence[Bucket]) -> None:
         """The same parameters are in other buckets from here on."""
@@ -174,7 +171,7 @@ class ScriptChanges:
         """Raise `ValueError` where the optimizer has got parameters that are in no bucket, or has
         lost some. A new group of parameters that are in buckets is fine.
         """
-        now = _parameters_of(self._optimizer)
+        now = parameters_of(self._optimizer)
         if _are_same(now, self._optimized):
             return
         for parameter in now:
@@ -241,52 +238,17 @@ class ScriptChanges:
         pairs = zip(self._living, versions, strict=True)
         return next((p for p, version in pairs if p._version != version), None)
 
-    def _before_any_step(self, optimizer: Optimizer) -> None:
-        is_within_backward = torch._C._current_graph_task_id() != -1
-        if optimizer is self._optimizer and not is_within_backward:
-            return
-        parameters = _parameters_of(optimizer)
-        if is_within_backward:
-            self._refuse_within_backward(parameters)
-        known = [id(parameter) for parameter in parameters]
-        if self._approved.get(optimizer) == known:
-            return
-        own = set(self._model.parameters()) | self._distributed
-        for parameter in parameters:
-            if parameter in own and parameter.requires_grad and not self._is_allowed(parameter):
-                raise ValueError(
-                    f"{self._name(parameter)} belongs to a distributed model, and another "
-                    "optimizer is about to change it, which the algorithm would not hear of: give "
-                    "it to the distributed optimizer, in a group of its own if it needs other "
-                    "options"
-                )
-        self._approved[optimizer] = known
-
-    def _after_any_step(self, optimizer: Optimizer) -> None:
-        if optimizer is not self._optimizer:
-            self._on_other_step(_parameters_of(optimizer))
-
-    def _refuse_within_backward(self, parameters: Iterable[nn.Parameter]) -> None:
-        for parameter in parameters:
-            if parameter in self._distributed:
-                raise ValueError(
-                    f"an optimizer steps {self._name(parameter)} during backward, by a gradient "
-                    "that workers have not averaged yet: take the hook that calls it away, and "
-                    "call the distributed optimizer's step() after backward()"
-                )
-
-    def _is_allowed(self, parameter: nn.Parameter) -> bool:
-        return self._allows_others and parameter in self._distributed
-
     def _check_is_as_before(self, parameter: nn.Parameter, bucket: Bucket) -> None:
         home = bucket.weights
-        num_elements = parameter.numel() * parameter.element_size()
         if (parameter.dtype, parameter.device) != (home.dtype, home.device):
             raise ValueError(
                 f"{self._name(parameter)} is {_kind(parameter)} now and was {_kind(home)} when the "
                 "model was distributed: release() the model, change it, and distribute() it again"
             )
-        if num_elements != self._sizes[parameter]:
+        self._check_has_as_many(parameter)
+
+    def _check_has_as_many(self, parameter: nn.Parameter) -> None:
+        if parameter.numel() != self._sizes[parameter]:
             raise ValueError(
                 f"{self._name(parameter)} has the shape {tuple(parameter.shape)} now, another than "
                 f"when the model was distributed: {AGAIN}"
@@ -333,41 +295,29 @@ class ScriptChanges:
         self._addresses = [parameter.data_ptr() for parameter in self._living]
         held = [parameter for parameter in self._living if has_memory(parameter)]
         self._places = {p: StorageWeakRef(p.untyped_storage()) for p in held}
-        self._sizes = {p: p.numel() * p.element_size() for p in self._distributed}
+        self._sizes = {p: p.numel() for p in self._distributed}
 
     def _name(self, parameter: Tensor) -> str:
-        names: dict[Tensor, str] = {p: name for name, p in self._model.named_parameters()}
-        shape = tuple(parameter.shape)
-        return (
-            f"{names[parameter]!r} of shape {shape}"
-            if parameter in names
-            else (f"a parameter of shape {shape}")
-        )
+        return named(self._model, parameter)
 
 
-_LOOKING: weakref.WeakSet[ScriptChanges] = weakref.WeakSet()
-
-
-@cache
-def _hook_all_optimizers() -> None:
-    """One pair of hooks for all, which stays: torch forbids that the garbage collector, which may
-    come at any time, removes one of these hooks while others run.
-    """
-
-    def before(optimizer: Optimizer, args: tuple, kwargs: dict[str, Any]) -> None:
-        for changes in list(_LOOKING):
-            changes._before_any_step(optimizer)
-
-    def after(optimizer: Optimizer, args: tuple, kwargs: dict[str, Any]) -> None:
-        for changes in list(_LOOKING):
-            changes._after_any_step(optimizer)
-
-    register_optimizer_step_pre_hook(before)
-    register_optimizer_step_post_hook(after)
+def named(model: nn.Module, parameter: Tensor) -> str:
+    """A parameter of `model`, or one that it had, in words for errors."""
+    names: dict[Tensor, str] = {p: name for name, p in model.named_parameters()}
+    shape = tuple(parameter.shape)
+    known = parameter in names
+    return f"{names[parameter]!r} of shape {shape}" if known else f"a parameter of shape {shape}"
 
 
 def check_is_not_wrapped(model: nn.Module) -> None:
-    """Raise `ValueError` where torch's own wrappers already average the gradients of `model`."""
+    """Raise `ValueError` where torch's own wrappers already average the gradients of `model`, or
+    it is torch.jit.script's, which takes no hooks. A part of it may be.
+    """
+    if isinstance(model, RecursiveScriptModule):
+        raise ValueError(
+            "the model was made by torch.jit.script or torch.jit.load, and takes no hooks around "
+            "its forward passes: distribute the plain model, or one that has it as a part"
+        )
     for module in model.modules():
         name = type(module).__name__
         if isinstance(module, DistributedDataParallel) or name == "FullyShardedDataParallel":
@@ -386,7 +336,8 @@ def check_is_called_plainly() -> None:
         )
 
 
-def _parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:
+def parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:
+    """Of all groups."""
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 

@@ -6,6 +6,11 @@ from typing import Any
 CLOSURE = "closure"
 
 
+def closure_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[], Any] | None:
+    """That of a step, whose pre-hook has these: the optimizer comes first."""
+    return kwargs.get(CLOSURE) or (args[1] if len(args) > 1 else None)
+
+
 class StepClosure:
     """Finds the moment of a step at which its gradients are there: at once, or when the closure has
     returned.
@@ -23,10 +28,10 @@ class StepClosure:
     ) -> tuple[tuple, dict] | None:
         """Begin the step, or return its arguments with another closure, which will begin it.
 
-        `args` and `kwargs` are those of a step's pre-hook: the optimizer comes first.
+        `args` and `kwargs` are those of a step's pre-hook.
         """
         self._num_calls = 0
-        closure = kwargs.get(CLOSURE) or (args[1] if len(args) > 1 else None)
+        closure = closure_of(args, kwargs)
         if closure is None:
             self._begin_once()
             return None

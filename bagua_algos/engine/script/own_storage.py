@@ -43,6 +43,17 @@ def is_shared(x: Tensor) -> bool:
     return x.device.type == "cpu" and x.is_shared()
 
 
+def others_hold(x: Tensor) -> bool:
+    """Whether another tensor has the storage, too: one that a script has made of it, as by
+    `detach()`, or a graph's that is yet to be used.
+    """
+    return _num_holders(x) > _num_holders(torch.empty(1))
+
+
+def _num_holders(x: Tensor) -> int:
+    return torch._C._storage_Use_Count(x.untyped_storage()._cdata)
+
+
 def find_overlap(
     these: Iterable[Tensor], others: Iterable[Tensor] = ()
 ) -> tuple[Tensor, Tensor] | None:

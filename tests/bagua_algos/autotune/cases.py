@@ -98,8 +98,9 @@ def tuned(workers: ProcessGroupCommunicator, name: str) -> dict[str, object]:
     file = Path()
     if name in SAVED:
         own_state = bagua_algos.state_dict(script.model)
-        states = [script.model.state_dict(), script.optimizer.state_dict(), own_state]
-        torch.save(states, file := Path(tempfile.mkdtemp()) / "saved.pt")
+        file = Path(tempfile.mkdtemp()) / "saved.pt"
+        # Held on to, the model's would keep weights where they are.
+        torch.save([script.model.state_dict(), script.optimizer.state_dict(), own_state], file)
     script.train(range(SAVED_AT, NUM_STEPS))
     own = bagua_algos.tuning(script.model)
     assert own is not None

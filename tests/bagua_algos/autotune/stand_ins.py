@@ -77,10 +77,14 @@ class Engine:
         self.parameters = [nn.Parameter(torch.zeros(size)) for size in sizes]
         self.backward = SimpleNamespace(order=list(self.parameters))
         self.now_s = 100.0
+        self.held: str | None = None
         self.relayout([(parameter,) for parameter in self.parameters])
 
     def clock(self) -> float:
         return self.now_s
+
+    def held_weight(self) -> str | None:
+        return self.held
 
     def relayout(self, groups: Sequence[Sequence[nn.Parameter]]) -> None:
         self.context.buckets = [

@@ -13,7 +13,8 @@ from bagua_algos import AllReduce, LocalSGD
 from bagua_algos.autotune import make_engine as module
 from bagua_algos.autotune.make_engine import make_engine, tuning_of
 from bagua_algos.autotune.order import Order, OrderTrial
-from bagua_algos.autotune.tuner import Scope, Tuner, scope
+from bagua_algos.autotune.scope import Scope, scope
+from bagua_algos.autotune.tuner import Tuner
 from bagua_algos.communication.process_group import ProcessGroupCommunicator
 from tests.bagua_algos.autotune.stand_ins import Engine, Workers
 

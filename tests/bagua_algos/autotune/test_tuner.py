@@ -8,7 +8,7 @@ import torch
 import bagua_algos
 from bagua_algos import AllReduce, AsyncModelAverage, ByteGrad, LocalSGD
 from bagua_algos.autotune.order import OrderTrial, conclusion
-from bagua_algos.autotune.tuner import MOST_STEPS, scope
+from bagua_algos.autotune.scope import MOST_STEPS, scope
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.fsdp2.checks import check_options
 from bagua_algos.worker_axis.models import StackedModel

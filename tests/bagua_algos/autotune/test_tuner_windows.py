@@ -1,6 +1,7 @@
 """Windows of steps, and what is changed after each, by a clock that a test sets."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,8 @@ import pytest
 import torch
 
 from bagua_algos.autotune.order import Order, OrderTrial
-from bagua_algos.autotune.tuner import Scope, Tuner
+from bagua_algos.autotune.scope import Scope
+from bagua_algos.autotune.tuner import Tuner
 from bagua_algos.communication.patterns import EVERY_SIZE
 from tests.bagua_algos.autotune.stand_ins import SLOWEST, Engine, Workers
 
@@ -122,6 +124,43 @@ def in_one_bucket(workers: Workers) -> Engine:
     engine.backward.order = [engine.parameters[n] for n in (3, 0, 2, 1)]
     engine.relayout([engine.parameters])
     return engine
+
+
+class HeldElsewhere(Workers):
+    """Another worker's script holds a weight's memory."""
+
+    def all_gather(self, x_w: torch.Tensor) -> torch.Tensor:
+        return super().all_gather(x_w if x_w.any() else x_w + 1)
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+def test_buckets_stay_where_a_script_on_any_worker_holds_weights_memory(is_here):
+    engine = in_one_bucket(Workers() if is_here else HeldElsewhere())
+    engine.held = "'0.weight'" if is_here else None
+    layout, tuner = engine.layout, tuner_of(engine)
+    said = pytest.warns(UserWarning, match=r"'0.weight' shares its memory with a tensor that the")
+    with said if is_here else nullcontext() as warned:
+        others = tried(tuner, engine)
+    assert len(warned or [0]) == 1
+    assert others[: len(STREAMS) + 1] == [*STREAMS, BY_HALVES] and engine.layout == layout
+    assert not any("bucket_bytes" in one or "by_arrival" in one for one in others)
+    assert tuner.tuning.left_out == ("a script holds weights' memory: buckets stay as they are",)
+    assert asdict(tuner.tuning.settings) | {"bucket_bytes": 128} == asdict(tuner.tuning.settings)
+
+
+def test_buckets_stay_where_weights_are_held_once_they_have_moved():
+    engine = in_one_bucket(Workers())
+    tuner = tuner_of(engine)
+
+    def seconds(step: int) -> float:
+        if len(engine.context.buckets) > 1:
+            engine.held = "'0.weight'"
+        return 1.0 / len(engine.context.buckets)
+
+    with pytest.warns(UserWarning, match="buckets stay as they are"):
+        tried(tuner, engine, seconds)
+    found = [[one.numel for one in bucket] for bucket in tuner._groups(tuner.tuning.settings)]
+    assert len(engine.context.buckets) == len(found) > 1
 
 
 BUCKETS = [{"bucket_bytes": 32}, {"bucket_bytes": 64}]

@@ -255,10 +255,20 @@ def test_an_algorithm_acts_where_it_overrides():
     dispatcher = dispatcher_of(Acting(), Between())
     assert dispatcher.acts_at("on_bucket_ready") and not dispatcher.acts_at("on_forward")
     assert dispatcher.acts_on_gradients and dispatcher.acts_on_weights
+    assert dispatcher.may_take_gradients
     dispatcher.close()
     dispatcher = dispatcher_of(Ordered(), Between())
     assert dispatcher.acts_on_weights and not dispatcher.acts_on_gradients
+    assert not dispatcher.may_take_gradients
     dispatcher.close()
+    dispatcher = dispatcher_of(WhereStepsBegin(), Between())
+    assert dispatcher.may_take_gradients and not dispatcher.acts_on_gradients
+    dispatcher.close()
+
+
+class WhereStepsBegin(Algorithm):
+    def on_step_begin(self, context):
+        pass
 
 
 class Observer:

@@ -58,6 +58,37 @@ def test_what_cannot_train_is_refused_before_workers_communicate(
         Engine(model, make_optimizer(model), algorithm, workers)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_a_model_of_torchs_script_is_refused_and_one_that_holds_it_or_is_traced_trains():
+    scripted = torch.jit.script(layers(3, 4))
+    with pytest.raises(ValueError, match=r"made by torch.jit.script or .* takes no hooks"):
+        check_can_train(scripted, sgd(scripted), AllReduce(), StackedCommunicator(1))
+    traced = torch.jit.trace(layers(3, 4), torch.ones(2, 3))
+    for model in (nn.Sequential(scripted), traced):
+        weight = next(model.parameters())
+        before, optimizer = weight.detach().clone(), sgd(model)
+        engine = Engine(model, optimizer, AllReduce(), StackedCommunicator(1))
+        model(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+        torch.testing.assert_close(weight, before - 0.2)
+        engine.close()
+
+
+@pytest.mark.parametrize("part", ["_attach", "_start_equal", "fuse"])
+def test_an_error_at_the_start_leaves_no_thread(part, monkeypatch):
+    def fail(*_):
+        raise KeyError(part)
+
+    options = {"fuse": fail} if part == "fuse" else {}
+    if not options:
+        monkeypatch.setattr(Engine, part, fail)
+    model, workers = layers(3, 4), Between()
+    with pytest.raises(KeyError):
+        Engine(model, sgd(model), AllReduce(), workers, **options)  # pyright: ignore
+    closed = [entry for entry in workers.log if entry[0] == "closed"]
+    assert 0 < workers.log.count("duplicated") == len(closed)
+
+
 def test_a_forward_within_torchs_wrapper_is_refused_and_one_of_the_model_itself_is_not():
     """The wrapper is none, for torch takes seconds to make one, but the forward is torch's."""
     model = layers(3, 4)

@@ -1,14 +1,16 @@
 """What the algorithm sees of weights that a script has put elsewhere, and how buckets are cut."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 import pytest
 import torch
 from torch import nn
 
-from bagua_algos import Algorithm, AllReduce
+from bagua_algos import Algorithm, AllReduce, LocalSGD
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.engine.engine import Engine
+from bagua_algos.worker_axis.models import StackedModel
 from tests.bagua_algos.engine.test_engine import engine_of, layers
 
 
@@ -73,6 +75,49 @@ def test_moved_weights_are_back_in_their_bucket_at_every_moment():
     move(model, 5.0)
     engine.stand_still()
     assert in_bucket(model, engine) and model[0].weight.eq(5).all()
+    engine.close()
+
+
+def through_another_type(model):
+    model.double()
+    model.float()
+
+
+def one_by_one(model):
+    for parameter in model.parameters():
+        parameter.data = parameter.data + 1
+
+
+@pytest.mark.parametrize("leave", [nn.Module.double, through_another_type, one_by_one])
+@pytest.mark.parametrize("fails", [False, True])
+def test_weights_that_leave_within_the_consensus_are_the_workers_own_after_it(leave, fails):
+    model = StackedModel(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)), 3)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    engine = Engine(model, optimizer, LocalSGD(interval=9), StackedCommunicator(3))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.arange(3.0).view(3, *[1] * (parameter.dim() - 1)))
+    own = {name: p.detach().clone() for name, p in model.named_parameters()}
+    with pytest.raises(KeyError) if fails else nullcontext(), engine.consensus() as spread:
+        assert spread > 0.1
+        leave(model.module)
+        if fails:
+            raise KeyError
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, own[name]), name
+    assert in_bucket(model.module, engine)
+    engine.pause()
+    engine.close()
+
+
+def test_a_weight_of_another_size_after_the_consensus_is_refused():
+    model = layers(3, 4)
+    engine, _ = engine_of(model, LocalSGD())
+    with (
+        pytest.raises(ValueError, match=r"'0.weight' .* has the shape \(2,\) now"),
+        engine.consensus(),
+    ):
+        model[0].weight.data = torch.zeros(2)
     engine.close()
 
 

@@ -510,7 +510,7 @@ def test_a_consensus_that_fails_gives_the_weights_back():
             if x.shape == before[1].shape:
                 raise CommunicationError("worker 1 is gone")
 
-    within = averaged(engine.context.buckets, Failing(1), lambda _, job: job())
+    within = averaged(engine.context.buckets, Failing(1), lambda _, job: job(), lambda: None)
     with pytest.raises(CommunicationError, match="worker 1 is gone"), within:
         pass
     for bucket, weights in zip(engine.context.buckets, before, strict=True):

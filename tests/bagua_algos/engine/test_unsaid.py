@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from bagua_algos import Algorithm
-from bagua_algos.autotune.tuner import scope
+from bagua_algos.autotune.scope import scope
 from bagua_algos.communication.loopback import LoopbackCommunicator
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.engine.algorithm import Context

@@ -11,7 +11,7 @@ from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.engine.engine import Engine
 from bagua_algos.engine.untrained import (
     average_buffers_,
-    average_frozen_,
+    average_where_different_,
     broadcast_tensors_,
     broadcast_untrained_,
     that_differ,
@@ -21,6 +21,7 @@ from tests.bagua_algos.gloo import run_program_once
 from tests.bagua_algos.recorder import Recorder
 
 NUM_WORKERS = 3
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def model_of(**rows: torch.Tensor) -> nn.Module:
@@ -59,7 +60,58 @@ def test_numbers_are_averaged_and_all_else_is_worker_0s(model):
     assert model.counts.eq(7).all()
     assert torch.equal(model.masks, torch.tensor([[True, False]] * NUM_WORKERS))
     assert model.frozen[:, 0].tolist() == [5, 6, 7]
-    assert [name for name, _ in recorder.messages] == ["all_reduce_mean", "broadcast"]
+    compared = ["broadcast", "all_reduce_mean"]
+    assert [name for name, _ in recorder.messages] == [*compared, "all_reduce_mean", "broadcast"]
+
+
+def test_numbers_that_are_alike_keep_their_bits():
+    """A sum of the lowest numbers is infinite, and a third of a sum of three is off by a bit."""
+    lowest = {d: torch.full((NUM_WORKERS, 2), torch.finfo(d).min, dtype=d) for d in FLOATS}
+    odd = torch.rand(1000, generator=torch.Generator().manual_seed(1)).repeat(NUM_WORKERS, 1)
+    assert not torch.equal(odd.sum(0).div(NUM_WORKERS), odd[0])
+    constant = {"odd": odd, "not a number": torch.full((NUM_WORKERS, 2), torch.nan)}
+    constant |= {f"lowest {dtype.itemsize} {n}": x for n, (dtype, x) in enumerate(lowest.items())}
+    model = model_of(**{name: x.clone() for name, x in constant.items()})
+    average_buffers_(model, StackedCommunicator(NUM_WORKERS))
+    found = dict(model.named_buffers())
+    for name, x in constant.items():
+        assert torch.equal(found[name].view(torch.uint8), x.view(torch.uint8)), name
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        torch.arange(3.0),
+        torch.tensor([0.0, 0, 1, 0, 0, -1]),
+        torch.tensor([1e30, -1e30, 2, 1]),
+        torch.arange(3e5),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_the_same_numbers_at_other_places_are_not_alike(row, dtype):
+    row = row.to(dtype)
+    x_w = torch.stack([row, row.roll(1), row.flip(0)])
+    expected = x_w.double().mean(0).to(dtype)
+    average_where_different_([x_w], StackedCommunicator(NUM_WORKERS))
+    for x in x_w:
+        torch.testing.assert_close(x, expected)
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        lambda ranks_w: (ranks_w * 1j).to(torch.complex64).conj(),
+        lambda ranks_w: torch.complex(ranks_w, ranks_w).conj().imag,
+        lambda ranks_w: ranks_w.to(torch.float8_e4m3fn),
+    ],
+)
+def test_numbers_that_torch_keeps_in_another_way_are_averaged(of):
+    x_w, first_w = (of(torch.arange(float(NUM_WORKERS))[:, None] + 1) for _ in range(2))
+    average_where_different_([x_w], StackedCommunicator(NUM_WORKERS))
+    broadcast_tensors_([first_w], StackedCommunicator(NUM_WORKERS))
+    expected, first = (of(torch.tensor([[value]])).to(torch.complex64) for value in (2.0, 1.0))
+    assert all(torch.equal(x, expected[0]) for x in x_w.to(torch.complex64))
+    assert all(torch.equal(x, first[0]) for x in first_w.to(torch.complex64))
 
 
 def test_at_the_start_everything_that_does_not_train_is_worker_0s(model):
@@ -98,7 +150,7 @@ def test_frozen_numbers_that_differ_are_averaged_and_the_rest_is_left():
     }
     frozen["at an odd place"][1] = 3.0
     frozen["at another"][2] = 6.0
-    average_frozen_(list(frozen.values()), StackedCommunicator(NUM_WORKERS, recorder))
+    average_where_different_(list(frozen.values()), StackedCommunicator(NUM_WORKERS, recorder))
     assert frozen["alike"].eq(1).all() and frozen["counts"].tolist() == [0, 1, 2]
     for row in frozen["differing"]:
         assert row.tolist() == [1.0, 1.5, 8.0]
@@ -116,7 +168,7 @@ def test_frozen_numbers_that_differ_are_averaged_and_the_rest_is_left():
 def test_frozen_numbers_that_are_alike_are_not_sent(num_workers):
     recorder = Recorder()
     frozen = [torch.ones(num_workers, 5)]
-    average_frozen_(frozen, StackedCommunicator(num_workers, recorder))
+    average_where_different_(frozen, StackedCommunicator(num_workers, recorder))
     assert [num_bytes for _, num_bytes in recorder.messages] == [8, 4]
 
 
@@ -276,6 +328,7 @@ def distribute_with(**tensors: torch.Tensor) -> None:
     engine.close()
 
 
+@pytest.mark.filterwarnings("ignore:.*creation functions.* are deprecated:UserWarning")
 @pytest.mark.parametrize("name", ["scale", "frozen"])
 def test_what_cannot_be_written_to_is_refused(name):
     shared = rf"'{name}' has elements that share their memory.* give it a clone\(\)"
@@ -285,5 +338,7 @@ def test_what_cannot_be_written_to_is_refused(name):
         distribute_with(**{name: x.clone()})
     with pytest.raises(ValueError, match=rf"'{name}' is sparse_coo.* attribute that is no buffer"):
         distribute_with(**{name: torch.eye(3).to_sparse()})
+    with pytest.raises(ValueError, match=r"'codes' is quantized.* codes and scales as plain"):
+        distribute_with(codes=torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8))
     alone = torch.arange(3).as_strided((1, 3), (0, 1))
     distribute_with(ids=alone, none=torch.ones(0, 1).expand(0, 3))

@@ -17,9 +17,11 @@ def test_a_step_uses_up_what_there_was_before_it(passes, is_next, is_needed):
         for note in passes:
             note(accumulation)
         assert accumulation.is_step_next == is_next
-        assert accumulation.take_step() == bool(passes)
+        assert accumulation.check_step() == bool(passes)
+        assert accumulation.is_step_next == is_next, "an error may break the step off"
+        accumulation.note_step()
         assert not accumulation.is_step_next
-        assert not accumulation.take_step(), "nothing is new since the last step"
+        assert not accumulation.check_step(), "nothing is new since the last step"
 
 
 def test_gradients_of_one_worker_alone_are_refused_where_the_algorithm_needs_all():
@@ -29,9 +31,20 @@ def test_gradients_of_one_worker_alone_are_refused_where_the_algorithm_needs_all
             note(needed), note(free)
         assert needed.is_step_next == (MET in passes)
         with pytest.raises(ValueError, match="all accumulated within no_sync"):
-            needed.take_step()
-        assert free.take_step()
+            needed.check_step()
+        assert free.check_step()
+        free.note_step()
         assert not free.is_step_next
+
+
+@pytest.mark.parametrize("note", [LOCAL, MET, Accumulation.note_step])
+def test_an_algorithm_acts_once_where_a_step_begins(note):
+    accumulation = Accumulation(is_needed=True)
+    assert not accumulation.has_acted
+    accumulation.note_acted()
+    assert accumulation.has_acted
+    note(accumulation)
+    assert not accumulation.has_acted
 
 
 def test_the_first_gradient_of_one_worker_after_a_meeting_is_told():
@@ -41,5 +54,5 @@ def test_the_first_gradient_of_one_worker_after_a_meeting_is_told():
     assert [accumulation.note_local() for _ in range(2)] == [True, False]
     accumulation.note_synchronized()
     assert accumulation.is_step_next
-    accumulation.take_step()
+    accumulation.note_step()
     assert not accumulation.note_local()

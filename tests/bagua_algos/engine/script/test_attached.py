@@ -3,16 +3,19 @@
 import copy
 import threading
 import warnings
+from dataclasses import dataclass, field
 
 import pytest
 import torch
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
 import bagua_algos
-from bagua_algos import SGP, Algorithm, AllReduce, ChocoSGD, Decentralized, LocalSGD, TopK
+from bagua_algos import SGP, Algorithm, AllReduce, ChocoSGD, Context, Decentralized, LocalSGD, TopK
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.engine.engine import Engine
 from bagua_algos.outer_optimizer import Nesterov
+from bagua_algos.worker_axis.models import StackedModel
 from tests.bagua_algos.engine.test_engine import Recording, engine_of, layers
 from tests.bagua_algos.engine.test_script_order import stacked
 
@@ -68,6 +71,101 @@ def test_a_step_may_be_taken_twice_on_gradients_that_workers_have_averaged():
     for _ in range(3):
         optimizer.step()
     torch.testing.assert_close(model[0].weight, before - 3 * 0.1 * 2)
+    engine.close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Doubling(AllReduce):
+    """Changes the gradients once more when a step begins."""
+
+    def on_step_begin(self, context: Context) -> None:
+        for bucket in context.buckets:
+            bucket.gradients.mul_(2)
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "step"), [(AllReduce(), 0.2), (TopK(ratio=1.0), 0.2), (Doubling(), 0.4)]
+)
+@pytest.mark.parametrize("is_tried_again", [True, False])
+def test_a_step_that_an_error_breaks_off_may_be_tried_again(algorithm, step, is_tried_again):
+    model, is_broken = layers(3, 4), [True]
+    engine, optimizer = engine_of(model, algorithm)
+
+    def break_off(*_: object) -> None:
+        if is_broken[0]:
+            raise KeyError
+
+    optimizer.register_step_pre_hook(break_off)
+    for _ in range(2):
+        before = model[0].weight.detach().clone()
+        is_broken[0] = True
+        backward(model)
+        with pytest.raises(KeyError):
+            optimizer.step()
+        is_broken[0] = False
+        if not is_tried_again and not algorithm.keeps_unsent:
+            optimizer.zero_grad()
+            backward(model)
+        optimizer.step()
+        optimizer.zero_grad()
+        torch.testing.assert_close(model[0].weight, before - step)
+    engine.close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Late(Algorithm):
+    """Averages when a step begins, and keeps the sum of what it has found."""
+
+    sums: list[float] = field(default_factory=list)
+
+    def on_step_begin(self, context: Context) -> None:
+        self.sums.append(sum(bucket.gradients.sum().item() for bucket in context.buckets))
+        for bucket in context.buckets:
+            context.communicator.all_reduce_mean_(bucket.gradients)
+
+
+def clip(parameter: nn.Parameter) -> None:
+    parameter.grad = parameter.grad.clamp(-0.5, 0.5)
+
+
+def give(parameter: nn.Parameter) -> None:
+    parameter.grad = torch.full_like(parameter, 0.5)
+
+
+def replace_memory(parameter: nn.Parameter) -> None:
+    parameter.grad.data = parameter.grad.clamp(-0.5, 0.5)
+
+
+@pytest.mark.parametrize("change", [clip, give, replace_memory])
+def test_an_algorithm_that_acts_where_a_step_begins_finds_the_gradients_of_the_script(change):
+    model = StackedModel(layers(3, 4, 5), 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    algorithm = Late()
+    engine = Engine(model, optimizer, algorithm, StackedCommunicator(2))
+    first, second = model.parameters()
+    for _ in range(2):
+        optimizer.zero_grad()
+        before = first.detach().clone()
+        model(torch.ones(2, 2, 3)).sum().backward()
+        change(first)
+        first.grad[1] = -first.grad[0]  # of another worker
+        second.grad = None
+        optimizer.step()
+        assert torch.equal(first, before) and algorithm.sums[-1] == 0.0
+        assert first.grad.eq(0).all() and second.grad is None
+    engine.close()
+
+
+def test_it_takes_no_gradients_of_no_sync_alone():
+    model = layers(3, 4)
+    engine, optimizer = engine_of(model, Late())
+    with engine.no_sync():
+        backward(model)
+    with pytest.raises(ValueError, match=r"all accumulated within no_sync\(\)"):
+        optimizer.step()
+    backward(model)
+    optimizer.step()
+    assert engine.algorithm.sums == [2 * 2 * 12]
     engine.close()
 
 
@@ -198,6 +296,25 @@ def test_nothing_is_summed_up_where_no_average_replaces_weights(monkeypatch):
         assert len(summed) == num_sums
         summed.clear()
         engine.close()
+
+
+@pytest.mark.parametrize("algorithm", [AllReduce(), LocalSGD(interval=2)])
+def test_no_step_is_taken_within_the_consensus(algorithm):
+    model = layers(3, 4, 5)
+    engine, optimizer = engine_of(model, algorithm)
+    others = [torch.optim.SGD(model[1].parameters(), lr=0.1)] if algorithm.workers_agree else []
+    before = [p.detach().clone() for p in model.parameters()]
+    with engine.consensus():
+        with engine.consensus():
+            backward(model)
+        for one in (optimizer, *others):
+            with pytest.raises(ValueError, match=r"steps within consensus.* train after it$"):
+                one.step()
+        get_optimizer_state_dict(model, optimizer)
+    assert all(map(torch.equal, model.parameters(), before))
+    optimizer.step()
+    assert not any(map(torch.equal, model.parameters(), before))
+    engine.close()
 
 
 def test_after_a_consensus_a_forward_begins_a_step_again():
