@@ -23,6 +23,7 @@ from experiments.report.results_table import (
 )
 from experiments.report.statistics import MIN_SEEDS
 from experiments.runs.load import find_twins
+from experiments.runs.summary import NOT_ENDED
 from experiments.tasks.target import ACCURACY
 from host.words import counted, listed, significant
 
@@ -83,9 +84,16 @@ def remarks(runs: pd.DataFrame) -> list[str]:
     """
     others = runs.query("status != 'completed'").fillna({"reason": "no reason was recorded"})
     return [
-        f"{run['folder']}{'' if run['status'] == AT_WORK else ' ' + run['status']}: {run['reason']}"
-        for run in others.to_dict("records")
+        f"{folder}{_came_to(status, reason)}"
+        for folder, status, reason in zip(others.folder, others.status, others.reason, strict=True)
     ]
+
+
+def _came_to(status: str, reason: str) -> str:
+    """Such as " failed: worker 2 died", or " not ended (stopped by SIGTERM)"."""
+    if reason == NOT_ENDED:
+        return f": {reason}"
+    return f" {status} ({reason})" if status == AT_WORK else f" {status}: {reason}"
 
 
 def repeated(runs: pd.DataFrame) -> list[str]:

@@ -21,7 +21,8 @@ from experiments.report.configurations import CONFIGURATION, differing, read_con
 from experiments.report.places import compared_on_page
 from experiments.report.scores import signs, with_scores
 from experiments.report.statistics import Array, median_interval, proportion_interval
-from experiments.runs.summary import ENDED_EARLY, NOT_ENDED
+from experiments.runs.load import unended
+from experiments.runs.summary import ENDED_EARLY
 from host.words import counted
 
 # What two runs must share for their times to be comparable, and how to say a value as `shown`.
@@ -61,8 +62,8 @@ _MEDIANS = (
     *("mb_sent_per_worker", "mb_a_step", *_TIMES),
 )
 AT_WORK = "not ended"
-"""The status of a run that is at work, that was killed without a word, or that a search ended
-before its target.
+"""The status of a run that is at work, that was stopped from outside (Ctrl-C, a signal, a full
+disk), or that a search ended before its target.
 """
 
 
@@ -86,7 +87,7 @@ def named(runs: pd.DataFrame) -> pd.DataFrame:
     if "label" in runs:
         return runs
     is_cut = (runs.status == ENDED_EARLY) & runs.time_to_accuracy_s.isna()
-    runs = runs.assign(status=runs.status.mask((runs.reason == NOT_ENDED) | is_cut, AT_WORK))
+    runs = runs.assign(status=runs.status.mask(unended(runs) | is_cut, AT_WORK))
     configs = [read_config(Path(folder)) for folder in runs.folder]
     shared = runs["shared_gpu"] if "shared_gpu" in runs else [None] * len(runs)
     texts = {
@@ -123,9 +124,11 @@ def results_table(runs: pd.DataFrame) -> pd.DataFrame:
     Rows are sorted by situation and backend, then by time to accuracy, misses last.
     """
     runs = _with_ratios(named(runs))
-    groups = runs.groupby(runs.groupby(list(KEYS), dropna=False).ngroup())
-    table = groups[list(KEYS)].first().join(groups[list(_MEDIANS)].median().astype(float))
-    samples = zip(groups.time_to_accuracy_s, groups.final_score, groups.seed, strict=True)
+    setting = runs.groupby(list(KEYS), dropna=False).ngroup()
+    groups = runs.groupby(setting)
+    told = _told(runs, setting).groupby(setting)
+    table = groups[list(KEYS)].first().join(told[list(_MEDIANS)].median().astype(float))
+    samples = zip(told.time_to_accuracy_s, told.final_score, told.seed, strict=True)
     outcomes = [_outcome(*(values.to_numpy() for _, values in sample)) for sample in samples]
     table = table.join(pd.DataFrame(outcomes, index=table.index))
     table["is_overcounted"] = groups.is_overcounted.any()
@@ -285,12 +288,15 @@ def _with_ratios(runs: pd.DataFrame) -> pd.DataFrame:
     )
 
 
+def _told(runs: pd.DataFrame, setting: pd.Series) -> pd.DataFrame:
+    """Of each setting the runs that have ended, where there is one."""
+    has_ended = runs.time_to_accuracy_s.notna()
+    return runs.loc[has_ended | ~has_ended.groupby(setting).transform("any")]
+
+
 def _outcome(times_s: Array, scores: Array, seeds: Array) -> dict[str, Any]:
-    """What came of the runs of one setting: of those that have ended, where there is one."""
-    is_known = ~np.isnan(times_s)
-    has_ended = bool(is_known.any())
-    if has_ended:
-        times_s, scores, seeds = times_s[is_known], scores[is_known], seeds[is_known]
+    """What came of the runs of one setting: all have ended, or none."""
+    has_ended = not np.isnan(times_s).any()
     num_missed = int(np.isinf(times_s).sum())
     num_reached = len(times_s) - num_missed
     final_low, final_high = median_interval(scores[~np.isnan(scores)])

@@ -15,7 +15,7 @@ DISK = "stopped by the disk: "
 ENDED_EARLY = "ended early"
 HAVE_TIMES = ("completed", ENDED_EARLY)
 """The status of a run that may have reached its target."""
-INTERRUPTIONS = (NOT_ENDED, CTRL_C, SIGTERM, DISK)
+_INTERRUPTIONS = (NOT_ENDED, CTRL_C, SIGTERM, DISK)
 """How reasons of a failed run begin of which no cause lies in the run."""
 
 UNREADABLE = (OSError, ValueError, TypeError, OverflowError, RecursionError)
@@ -141,6 +141,13 @@ class Summary:
     """Over which network the run went on `after_step`, in the order of steps, where that or the
     cluster changed: the `net` and the `options` of both. None: they never did.
     """
+
+
+def is_unended(status: str | None, reason: str | None) -> bool:
+    """Whether a run of this status and reason is at work, or was stopped from outside, so that
+    nobody knows what it would reach.
+    """
+    return status == "failed" and (reason or "").startswith(_INTERRUPTIONS)
 
 
 def with_workers_since(summary: Summary, earlier: Summary, step: int) -> Summary:

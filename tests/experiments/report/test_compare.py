@@ -16,7 +16,7 @@ from experiments.report.scores import scored
 from experiments.report.statistics import median_interval
 from experiments.runs.load import load_metrics, load_runs
 from experiments.runs.records import RunFolder
-from experiments.runs.summary import NOT_ENDED, Summary
+from experiments.runs.summary import CTRL_C, DISK, NOT_ENDED, SIGTERM, Summary
 from experiments.tasks.target import Target
 from experiments.training.metrics import MetricsRow, time_to_target
 from host.errors import UserError
@@ -174,6 +174,22 @@ def test_nobody_knows_what_a_run_will_reach_that_has_not_ended(tmp_path):
     assert at_work.missed == 0 and math.isnan(at_work.reached)
     assert math.isnan(at_work.time_to_accuracy_s) and math.isnan(at_work.place)
     assert "missed" not in printed(tmp_path)
+
+
+@pytest.mark.parametrize("reason", [CTRL_C, SIGTERM, f"{DISK}No space left on device"])
+def test_a_run_that_was_stopped_from_outside_has_not_ended(tmp_path, reason):
+    stopped = {"status": "failed", "reason": reason, "time_to_accuracy_s": None}
+    stopped |= {"final_accuracy": 0.1, "steps_per_s": 100.0}
+    for seed in range(3):
+        write(tmp_path, "allreduce", seed, pace_s=2.0)
+        write(tmp_path, "bytegrad", seed, **(stopped if seed else {}))
+    first, second = results_table(load_runs(tmp_path)).itertuples()
+    assert (first.name, first.place, first.runs, first.missed) == ("bytegrad", 1, 1, 0)
+    assert (first.reached, first.status) == (1.0, "2 of 3 not ended")
+    assert (first.final_score, first.steps_per_s) == pytest.approx((0.85, 1.0))
+    assert (second.name, second.place) == ("allreduce", 2)
+    lines = remarks(named(load_runs(tmp_path)))
+    assert [line.partition(" ")[2] for line in lines] == [f"not ended ({reason})"] * 2
 
 
 def test_a_killed_seed_belongs_to_its_setting(tmp_path):
