@@ -209,12 +209,8 @@ def _partition(config: Mapping[str, Any]) -> str | None:
     kind, alpha, sizes = (config.get(key, ADDED[key]) for key in _PARTITION)
     if kind == ADDED["data.partition"]:
         return None
-    given = "" if alpha is None else f", alpha={_short(alpha)}"
+    given = "" if alpha is None else f", alpha={alpha}"
     return f"{kind}{given}" + ("" if sizes == ADDED["data.sizes"] else f", {sizes} sizes")
-
-
-def _short(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, int | float) else str(value)
 
 
 def _names(runs: pd.DataFrame, configs: Sequence[dict[str, Any]]) -> list[str]:
