@@ -46,6 +46,8 @@ DETAIL: dict[str, Callable[[str], str]] = {"backend": str, "optim": "optimizer {
 COMPARABLE = (*SITUATION, "backend")
 OF_A_STEP = ("batch_size", "precision", "accumulate")
 """Options that make one step another piece of work."""
+OF_A_RUN = ("eval_every", "max_steps")
+"""Options that say how often, and for how long, a run looks for its target."""
 _BASELINE = "TorchDDP"
 _CLUSTER = "cluster."
 _TCP = ("net.tcp_", "net.mtu")
@@ -81,7 +83,8 @@ def named(runs: pd.DataFrame) -> pd.DataFrame:
     optimizer's, scaled; NaN where that is not recorded. "shared_gpu": its workers shared a GPU;
     false where that is not recorded. "metric": of the target; "target": with its value, such as
     "accuracy 0.9", None where there is none. "target_score", "final_score" and "validation_score":
-    values of that metric. "stops_at_target": it was to end there. Those of `OF_A_STEP`, as texts.
+    values of that metric. "stops_at_target": it was to end there. Those of `OF_A_STEP` and
+    `OF_A_RUN`, as texts.
     "status" is `AT_WORK` for a run that has not ended, of which nobody knows what it will reach.
     """
     if "label" in runs:
@@ -97,7 +100,7 @@ def named(runs: pd.DataFrame) -> pd.DataFrame:
         "model_options": _varying(runs.model, "model.", configs),
         "net_options": _varying(runs.net, "net.", configs),
         "partition": map(_partition, configs),
-        **{name: [config.get(name) for config in configs] for name in OF_A_STEP},
+        **{name: [config.get(name) for config in configs] for name in (*OF_A_STEP, *OF_A_RUN)},
     }
     own = {name: pd.Series(values, runs.index, dtype="str") for name, values in texts.items()}
     runs = with_scores(runs.assign(**own))
