@@ -54,6 +54,11 @@ _TCP = ("net.tcp_", "net.mtu")
 _TOLD_ELSEWHERE = (*_TCP, "net.rate_mbit", "net.backend", "task.target_accuracy")
 """Options that have a column of their own, or that change how a link is shaped, not what it is."""
 _PARTITION = ("data.partition", "data.alpha", "data.sizes")
+_FOR_TUNING = "data.for_tuning"
+_OF_SITUATION = (*_TCP, *_PARTITION, _FOR_TUNING)
+"""Unusual options that the situation tells, not the name."""
+HELD_OUT = "held out of the training set"
+"""The data of validation and test where a run was to tune."""
 KEYS = (*SITUATION, *DETAIL, "metric", "shared_gpu", "name", "label", "algo", "is_baseline")
 """What the runs of a setting share."""
 _TIMES = ("steps_per_s", "exposed_communication_s", "exposed_share")
@@ -77,7 +82,8 @@ def named(runs: pd.DataFrame) -> pd.DataFrame:
     with what else of DETAIL tells it from others. "cluster": the options of `cluster` that vary,
     such as "straggler=0.5". "tcp_options": those of the network that are not Linux's own, such as
     "mtu=9000, wmem_max_kb=64". "data", "model_options" and "net_options": what else varies among
-    runs of one task, model or network, such as "root=a", "hidden=64" or "delay_ms=5".
+    runs of one task, model or network, such as "root=a", "hidden=64" or "delay_ms=5"; "data" also
+    has `HELD_OUT` where examples of the training set judge (`data.for_tuning`).
     "partition": which examples workers have for themselves, such as "dirichlet, alpha=0.1"; None
     where all share all. "is_baseline": it is PyTorch's own. "learning_rate": the
     optimizer's, scaled; NaN where that is not recorded. "shared_gpu": its workers shared a GPU;
@@ -96,7 +102,7 @@ def named(runs: pd.DataFrame) -> pd.DataFrame:
     texts = {
         "cluster": _clusters(configs),
         "tcp_options": map(_tcp_options, configs),
-        "data": _varying(runs.task, "task.", configs),
+        "data": _data(runs.task, configs),
         "model_options": _varying(runs.model, "model.", configs),
         "net_options": _varying(runs.net, "net.", configs),
         "partition": map(_partition, configs),
@@ -208,6 +214,12 @@ def _varying(
     ]
 
 
+def _data(tasks: Iterable[str], configs: Sequence[dict[str, Any]]) -> list[str | None]:
+    told = zip(_varying(tasks, "task.", configs), configs, strict=True)
+    pairs = [(own, HELD_OUT if _FOR_TUNING in unusual(config) else None) for own, config in told]
+    return [", ".join(filter(None, pair)) or None for pair in pairs]
+
+
 def _partition(config: Mapping[str, Any]) -> str | None:
     kind, alpha, sizes = (config.get(key, ADDED[key]) for key in _PARTITION)
     if kind == ADDED["data.partition"]:
@@ -243,7 +255,7 @@ def _common(configs: Sequence[Mapping[str, Any]]) -> set[str]:
 
 def _named(config: Mapping[str, Any]) -> set[str]:
     """What is named even where no two runs of an algorithm differ in it: other algorithms do."""
-    keys = {key for key in unusual(config) if not key.startswith((*_TCP, *_PARTITION))}
+    keys = {key for key in unusual(config) if not key.startswith(_OF_SITUATION)}
     return keys | (config.keys() & {CONFIGURATION})
 
 

@@ -117,6 +117,21 @@ def test_runs_whose_seeds_are_unknown_are_compared_in_no_pairs(tmp_path):
         assert module.section(study).finding.endswith(".")
 
 
+def test_what_was_held_out_of_the_training_set_is_another_situation(tmp_path):
+    for seed in range(3):
+        write_run(tmp_path / f"a{seed}", seed=seed)
+        held_out = {"data": {"for_tuning": True}}
+        write_run(tmp_path / f"b{seed}", "bytegrad", seed=seed, of_run=held_out)
+    study = ReportData.load(tmp_path)
+    rows = {row["name"]: row for row in study.table.to_dict("records")}
+    assert rows.keys() == {"allreduce", "bytegrad"}
+    assert rows["bytegrad"]["data"] == "held out of the training set"
+    assert rows["bytegrad"]["place"] == rows["allreduce"]["place"] == 1
+    assert math.isnan(rows["bytegrad"]["speedup"])
+    write_run(tmp_path / "c", of_run={**held_out, "task": {"root": "c"}})
+    assert "root=c, held out of the training set" in set(ReportData.load(tmp_path).table["data"])
+
+
 def check_is_told(folder, capsys, said):
     """In a report and by `compare`."""
     assert said in overview.section(ReportData.load(folder)).notes
