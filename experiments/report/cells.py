@@ -152,7 +152,7 @@ def _untold(option: str, who: str, groups: Iterable[pd.DataFrame], so: str) -> s
 
 def _has_short_miss(runs: pd.DataFrame) -> bool:
     """Whether one that completed has missed its target, and was to have fewer steps than others."""
-    steps = pd.to_numeric(runs.max_steps, errors="coerce")
+    steps = pd.Series(pd.to_numeric(runs.max_steps, errors="coerce"))
     has_missed = (runs.status == "completed") & runs.target.notna() & runs[_TIME].isna()
     return bool((has_missed & (steps < steps.max())).any())
 
