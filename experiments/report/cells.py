@@ -23,6 +23,7 @@ from experiments.report.results_table import (
 )
 from experiments.report.statistics import MIN_SEEDS
 from experiments.runs.load import find_twins
+from experiments.runs.summary import NOT_ENDED
 from experiments.tasks.target import ACCURACY
 from host.words import counted, listed, significant
 
@@ -45,6 +46,10 @@ _HEADERS = {
     "tcp_options": "TCP",
     "asked_rate_mbit": "Mbit/s asked",
 }
+
+_TIME = "time_to_accuracy_s"
+_SELDOM = "those that are evaluated less often seem to reach their target later"
+_SHORT = "some missed their target in fewer steps than others had"
 
 Columns = dict[str, list[str]]
 Say = Callable[[float], str]
@@ -83,9 +88,16 @@ def remarks(runs: pd.DataFrame) -> list[str]:
     """
     others = runs.query("status != 'completed'").fillna({"reason": "no reason was recorded"})
     return [
-        f"{run['folder']}{'' if run['status'] == AT_WORK else ' ' + run['status']}: {run['reason']}"
-        for run in others.to_dict("records")
+        f"{folder}{_came_to(status, reason)}"
+        for folder, status, reason in zip(others.folder, others.status, others.reason, strict=True)
     ]
+
+
+def _came_to(status: str, reason: str) -> str:
+    """Such as " failed: worker 2 died", or " not ended (stopped by SIGTERM)"."""
+    if reason == NOT_ENDED:
+        return f": {reason}"
+    return f" {status} ({reason})" if status == AT_WORK else f" {status}: {reason}"
 
 
 def repeated(runs: pd.DataFrame) -> list[str]:
@@ -105,25 +117,44 @@ def repeated(runs: pd.DataFrame) -> list[str]:
 
 
 def unlike(runs: pd.DataFrame) -> list[str]:
-    """A sentence for each option of `OF_A_STEP` in which runs differ that are compared, and `named`
-    without it: those of a situation, or those of an algorithm with several numbers of workers.
+    """A sentence for each option of `OF_A_STEP` and `OF_A_RUN` in which runs differ that are
+    compared, and `named` without it: those of a situation, or, of a step's options, those of an
+    algorithm with several numbers of workers.
     """
+    situations = [own for _, own in runs.groupby([*COMPARABLE], dropna=False)]
     over_workers = ["label", *(column for column in COMPARABLE if column != "workers")]
     compared = {
-        "Runs of one situation": [*COMPARABLE],
-        "Runs of one algorithm with several numbers of workers": over_workers,
+        "Runs of one situation": situations,
+        "Runs of one algorithm with several numbers of workers": [
+            own for _, own in runs.groupby(over_workers, dropna=False)
+        ],
     }
-    found = []
-    for option, (who, keys) in product(OF_A_STEP, compared.items()):
-        groups = (own for _, own in runs.groupby(keys, dropna=False))
-        hidden = next((own[option] for own in groups if _is_hidden(own, option)), None)
-        if hidden is not None:
-            values = sorted(set(hidden.dropna()), key=lambda text: (len(text), text))
-            found.append(
-                f"{who} differ in {option}, such as {listed(values)}, which not every name tells: "
-                "a worker's step is not the same work in all."
-            )
-    return found
+    told = [
+        _untold(option, who, groups, "a worker's step is not the same work in all")
+        for option, (who, groups) in product(OF_A_STEP, compared.items())
+    ]
+    cut = [own for own in situations if _has_short_miss(own)]
+    told += [
+        _untold("eval_every", "Runs of one situation", situations, _SELDOM),
+        _untold("max_steps", "Runs of one situation", cut, _SHORT),
+    ]
+    return [*filter(None, told)]
+
+
+def _untold(option: str, who: str, groups: Iterable[pd.DataFrame], so: str) -> str:
+    """A sentence on the first group that differs in an option that some name does not tell."""
+    hidden = next((own[option] for own in groups if _is_hidden(own, option)), None)
+    if hidden is None:
+        return ""
+    values = sorted(set(hidden.dropna()), key=lambda text: (len(text), text))
+    return f"{who} differ in {option}, such as {listed(values)}, which not every name tells: {so}."
+
+
+def _has_short_miss(runs: pd.DataFrame) -> bool:
+    """Whether one that completed has missed its target, and was to have fewer steps than others."""
+    steps = pd.Series(pd.to_numeric(runs.max_steps, errors="coerce"))
+    has_missed = (runs.status == "completed") & runs.target.notna() & runs[_TIME].isna()
+    return bool((has_missed & (steps < steps.max())).any())
 
 
 def _is_hidden(runs: pd.DataFrame, option: str) -> bool:

@@ -20,9 +20,34 @@ _OF_SEED = {"topology.seed", "cluster.jitter.seed"}
 """What follows the seed by its own file in `conf/`: no other setting either."""
 _MAY_FOLLOW = {"algo.seed", "compressor.seed"}
 """What makes no setting where it is the seed in all runs, as by `algo.seed=${seed}`."""
+_MAX_WHOLE = 1 << 53
 CONFIGURATION = "configuration"
 """The one option of a run whose configuration cannot be read: it is no seed of any setting."""
 _SEED = re.compile(r"^seed: (.*)\n?", re.MULTILINE)
+
+
+@lru_cache(maxsize=4096)
+def read_options(text: str) -> dict[str, Any]:
+    """The values of a configuration by their path, of which equal numbers are one: 25.0 is 25.
+
+    Seeds of one setting have the same text but for its line of the seed, and YAML takes a
+    millisecond. Raises `ValueError` as `read_mapping`.
+    """
+    return {path: _canonical(value) for path, value in read_mapping(text).items()}
+
+
+def _canonical(value: Any) -> Any:
+    """Whole floats as ints, also in lists and in mappings of these; those that have more digits
+    than a float knows stay.
+    """
+    match value:
+        case float() if value.is_integer() and abs(value) <= _MAX_WHOLE:
+            return int(value)
+        case list():
+            return [_canonical(part) for part in value]
+        case dict():
+            return {key: _canonical(part) for key, part in value.items()}
+    return value
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -39,8 +64,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 @lru_cache(maxsize=4096)
 def _parsed(text: str) -> dict[str, Any]:
-    """YAML takes a millisecond, and seeds of one setting have the same text."""
-    values = read_mapping(text)
+    values = read_options(text)
     paths = (*(path for path in values if not path.startswith(_ALGO)), *ADDED, *_OF_NO_SETTING)
     of_run = {_first_part(path) for path in paths}
     own = {path: path.removeprefix(_ALGO) for path in values}

@@ -13,8 +13,7 @@ from experiments.report.cells import describe
 from experiments.report.configurations import CONFIGURATION, differing, read_config
 from experiments.report.phrases import MOST_NAMED, machines
 from experiments.report.statistics import best_by_accuracy, mean_half_width
-from experiments.runs.load import find_twins, load_environment
-from experiments.runs.summary import NOT_ENDED
+from experiments.runs.load import find_twins, load_environment, unended
 from host import markdown
 from host.errors import UserError
 from host.words import counted
@@ -54,7 +53,7 @@ def best_rows(runs: pd.DataFrame) -> list[ConvergenceRow]:
     Runs that have not ended are left out. Raises `UserError` where the others are not comparable,
     or no run of the baseline completed.
     """
-    runs = _ended(runs)
+    runs = runs.loc[~unended(runs)]
     completed = runs.loc[runs.status == "completed"]
     check_alike(completed, SITUATION)
     if "metric" in runs and any(map(pd.notna, runs["metric"])):
@@ -100,10 +99,6 @@ def _text(name: str, value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _ended(runs: pd.DataFrame) -> pd.DataFrame:
-    return runs.loc[runs.reason != NOT_ENDED] if "reason" in runs else runs
-
-
 def _best(runs: pd.DataFrame) -> ConvergenceRow:
     group = best_by_accuracy(runs)
     completed = group[group.status == "completed"]
@@ -147,7 +142,7 @@ def page(runs: pd.DataFrame, rows: list[ConvergenceRow], command: str) -> str:
     """The table with what it is of, the commands, and the machine of the runs; `rows` are the
     `best_rows` of these runs, `command` makes the page.
     """
-    runs = _ended(runs)
+    runs = runs.loc[~unended(runs)]
     known = machines(runs)[:MOST_NAMED] or ["The machine was not recorded"]
     situation = describe(runs, ("task", "model", "workers", "backend"))
     steps = int(runs.steps.max())

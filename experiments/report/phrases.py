@@ -26,11 +26,14 @@ def wrapped(label: str, width: int) -> str:
 
 
 def span(low: float, high: float) -> str:
-    """An interval in brackets, with a blank before it; nothing where there is none."""
+    """An interval of times, or of how many times as fast, in brackets, with a blank before it;
+    nothing where there is none. A miss is infinitely slow: it is the lower end of the latter.
+    """
     if math.isnan(low) or math.isnan(high):
         return ""
+    lower = "missed" if low == 0 else significant(low)
     upper = "or more" if math.isinf(high) else f"to {significant(high)}"
-    return f" ({significant(low)} {upper})"
+    return f" ({lower} {upper})"
 
 
 def kinds(table: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:

@@ -21,7 +21,8 @@ from experiments.report.configurations import CONFIGURATION, differing, read_con
 from experiments.report.places import compared_on_page
 from experiments.report.scores import signs, with_scores
 from experiments.report.statistics import Array, median_interval, proportion_interval
-from experiments.runs.summary import ENDED_EARLY, NOT_ENDED
+from experiments.runs.load import unended
+from experiments.runs.summary import ENDED_EARLY
 from host.words import counted
 
 # What two runs must share for their times to be comparable, and how to say a value as `shown`.
@@ -45,12 +46,19 @@ DETAIL: dict[str, Callable[[str], str]] = {"backend": str, "optim": "optimizer {
 COMPARABLE = (*SITUATION, "backend")
 OF_A_STEP = ("batch_size", "precision", "accumulate")
 """Options that make one step another piece of work."""
+OF_A_RUN = ("eval_every", "max_steps")
+"""Options that say how often, and for how long, a run looks for its target."""
 _BASELINE = "TorchDDP"
 _CLUSTER = "cluster."
 _TCP = ("net.tcp_", "net.mtu")
 _TOLD_ELSEWHERE = (*_TCP, "net.rate_mbit", "net.backend", "task.target_accuracy")
 """Options that have a column of their own, or that change how a link is shaped, not what it is."""
 _PARTITION = ("data.partition", "data.alpha", "data.sizes")
+_FOR_TUNING = "data.for_tuning"
+_OF_SITUATION = (*_TCP, *_PARTITION, _FOR_TUNING)
+"""Unusual options that the situation tells, not the name."""
+HELD_OUT = "held out of the training set"
+"""The data of validation and test where a run was to tune."""
 KEYS = (*SITUATION, *DETAIL, "metric", "shared_gpu", "name", "label", "algo", "is_baseline")
 """What the runs of a setting share."""
 _TIMES = ("steps_per_s", "exposed_communication_s", "exposed_share")
@@ -61,8 +69,8 @@ _MEDIANS = (
     *("mb_sent_per_worker", "mb_a_step", *_TIMES),
 )
 AT_WORK = "not ended"
-"""The status of a run that is at work, that was killed without a word, or that a search ended
-before its target.
+"""The status of a run that is at work, that was stopped from outside (Ctrl-C, a signal, a full
+disk), or that a search ended before its target.
 """
 
 
@@ -74,29 +82,31 @@ def named(runs: pd.DataFrame) -> pd.DataFrame:
     with what else of DETAIL tells it from others. "cluster": the options of `cluster` that vary,
     such as "straggler=0.5". "tcp_options": those of the network that are not Linux's own, such as
     "mtu=9000, wmem_max_kb=64". "data", "model_options" and "net_options": what else varies among
-    runs of one task, model or network, such as "root=a", "hidden=64" or "delay_ms=5".
+    runs of one task, model or network, such as "root=a", "hidden=64" or "delay_ms=5"; "data" also
+    has `HELD_OUT` where examples of the training set judge (`data.for_tuning`).
     "partition": which examples workers have for themselves, such as "dirichlet, alpha=0.1"; None
     where all share all. "is_baseline": it is PyTorch's own. "learning_rate": the
     optimizer's, scaled; NaN where that is not recorded. "shared_gpu": its workers shared a GPU;
     false where that is not recorded. "metric": of the target; "target": with its value, such as
     "accuracy 0.9", None where there is none. "target_score", "final_score" and "validation_score":
-    values of that metric. "stops_at_target": it was to end there. Those of `OF_A_STEP`, as texts.
+    values of that metric. "stops_at_target": it was to end there. Those of `OF_A_STEP` and
+    `OF_A_RUN`, as texts.
     "status" is `AT_WORK` for a run that has not ended, of which nobody knows what it will reach.
     """
     if "label" in runs:
         return runs
     is_cut = (runs.status == ENDED_EARLY) & runs.time_to_accuracy_s.isna()
-    runs = runs.assign(status=runs.status.mask((runs.reason == NOT_ENDED) | is_cut, AT_WORK))
+    runs = runs.assign(status=runs.status.mask(unended(runs) | is_cut, AT_WORK))
     configs = [read_config(Path(folder)) for folder in runs.folder]
     shared = runs["shared_gpu"] if "shared_gpu" in runs else [None] * len(runs)
     texts = {
         "cluster": _clusters(configs),
         "tcp_options": map(_tcp_options, configs),
-        "data": _varying(runs.task, "task.", configs),
+        "data": _data(runs.task, configs),
         "model_options": _varying(runs.model, "model.", configs),
         "net_options": _varying(runs.net, "net.", configs),
         "partition": map(_partition, configs),
-        **{name: [config.get(name) for config in configs] for name in OF_A_STEP},
+        **{name: [config.get(name) for config in configs] for name in (*OF_A_STEP, *OF_A_RUN)},
     }
     own = {name: pd.Series(values, runs.index, dtype="str") for name, values in texts.items()}
     runs = with_scores(runs.assign(**own))
@@ -123,9 +133,11 @@ def results_table(runs: pd.DataFrame) -> pd.DataFrame:
     Rows are sorted by situation and backend, then by time to accuracy, misses last.
     """
     runs = _with_ratios(named(runs))
-    groups = runs.groupby(runs.groupby(list(KEYS), dropna=False).ngroup())
-    table = groups[list(KEYS)].first().join(groups[list(_MEDIANS)].median().astype(float))
-    samples = zip(groups.time_to_accuracy_s, groups.final_score, groups.seed, strict=True)
+    setting = runs.groupby(list(KEYS), dropna=False).ngroup()
+    groups = runs.groupby(setting)
+    told = _told(runs, setting).groupby(setting)
+    table = groups[list(KEYS)].first().join(told[list(_MEDIANS)].median().astype(float))
+    samples = zip(told.time_to_accuracy_s, told.final_score, told.seed, strict=True)
     outcomes = [_outcome(*(values.to_numpy() for _, values in sample)) for sample in samples]
     table = table.join(pd.DataFrame(outcomes, index=table.index))
     table["is_overcounted"] = groups.is_overcounted.any()
@@ -202,16 +214,18 @@ def _varying(
     ]
 
 
+def _data(tasks: Iterable[str], configs: Sequence[dict[str, Any]]) -> list[str | None]:
+    told = zip(_varying(tasks, "task.", configs), configs, strict=True)
+    pairs = [(own, HELD_OUT if _FOR_TUNING in unusual(config) else None) for own, config in told]
+    return [", ".join(filter(None, pair)) or None for pair in pairs]
+
+
 def _partition(config: Mapping[str, Any]) -> str | None:
     kind, alpha, sizes = (config.get(key, ADDED[key]) for key in _PARTITION)
     if kind == ADDED["data.partition"]:
         return None
-    given = "" if alpha is None else f", alpha={_short(alpha)}"
+    given = "" if alpha is None else f", alpha={alpha}"
     return f"{kind}{given}" + ("" if sizes == ADDED["data.sizes"] else f", {sizes} sizes")
-
-
-def _short(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, int | float) else str(value)
 
 
 def _names(runs: pd.DataFrame, configs: Sequence[dict[str, Any]]) -> list[str]:
@@ -241,7 +255,7 @@ def _common(configs: Sequence[Mapping[str, Any]]) -> set[str]:
 
 def _named(config: Mapping[str, Any]) -> set[str]:
     """What is named even where no two runs of an algorithm differ in it: other algorithms do."""
-    keys = {key for key in unusual(config) if not key.startswith((*_TCP, *_PARTITION))}
+    keys = {key for key in unusual(config) if not key.startswith(_OF_SITUATION)}
     return keys | (config.keys() & {CONFIGURATION})
 
 
@@ -285,12 +299,15 @@ def _with_ratios(runs: pd.DataFrame) -> pd.DataFrame:
     )
 
 
+def _told(runs: pd.DataFrame, setting: pd.Series) -> pd.DataFrame:
+    """Of each setting the runs that have ended, where there is one."""
+    has_ended = runs.time_to_accuracy_s.notna()
+    return runs.loc[has_ended | ~has_ended.groupby(setting).transform("any")]
+
+
 def _outcome(times_s: Array, scores: Array, seeds: Array) -> dict[str, Any]:
-    """What came of the runs of one setting: of those that have ended, where there is one."""
-    is_known = ~np.isnan(times_s)
-    has_ended = bool(is_known.any())
-    if has_ended:
-        times_s, scores, seeds = times_s[is_known], scores[is_known], seeds[is_known]
+    """What came of the runs of one setting: all have ended, or none."""
+    has_ended = not np.isnan(times_s).any()
     num_missed = int(np.isinf(times_s).sum())
     num_reached = len(times_s) - num_missed
     final_low, final_high = median_interval(scores[~np.isnan(scores)])

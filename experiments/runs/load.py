@@ -13,6 +13,7 @@ from experiments.runs.journal import read_journal, read_table, table
 from experiments.runs.summary import (
     UNREADABLE,
     Summary,
+    is_unended,
     read_fields,
     told_conditions,
     told_workers,
@@ -103,6 +104,14 @@ def _read_all_metrics(
         tables += [_read_metrics(Path(summary["folder"]), problems) for summary in part]
         work.done()
     return tables
+
+
+def unended(runs: pd.DataFrame) -> pd.Series:
+    """Which of `runs` are at work, or were stopped from outside: True of each."""
+    import pandas as pd
+
+    outcomes = zip(runs.status, runs.reason.fillna(""), strict=True)
+    return pd.Series([is_unended(*outcome) for outcome in outcomes], runs.index, dtype=bool)
 
 
 def find_twins(runs: pd.DataFrame, keys: list[str]) -> tuple[Any, Any] | None:

@@ -21,7 +21,7 @@ from pathlib import Path
 from experiments.plan.identity import identity
 from experiments.runs.folder_lock import HeldError, hold, is_held
 from experiments.runs.records import FILES
-from experiments.runs.summary import INTERRUPTIONS, NOT_ENDED, UNREADABLE, Summary, read_summary
+from experiments.runs.summary import NOT_ENDED, UNREADABLE, Summary, is_unended, read_summary
 from host.errors import Failure
 from host.words import counted
 
@@ -80,7 +80,7 @@ def read_record(folder: Path, *, is_held: bool) -> Record | None:
 def _standing(summary: Summary, *, is_held: bool) -> Standing:
     if summary.status != "failed":
         return Standing.DONE
-    if not (summary.reason or "").startswith(INTERRUPTIONS):
+    if not is_unended(summary.status, summary.reason):
         return Standing.FAILED
     return Standing.RUNNING if is_held else Standing.INTERRUPTED
 

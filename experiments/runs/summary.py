@@ -15,8 +15,15 @@ DISK = "stopped by the disk: "
 ENDED_EARLY = "ended early"
 HAVE_TIMES = ("completed", ENDED_EARLY)
 """The status of a run that may have reached its target."""
-INTERRUPTIONS = (NOT_ENDED, CTRL_C, SIGTERM, DISK)
+_INTERRUPTIONS = (NOT_ENDED, CTRL_C, SIGTERM, DISK)
 """How reasons of a failed run begin of which no cause lies in the run."""
+
+_LEAST = {
+    "workers": 1,
+    **dict.fromkeys(("steps", "steps_per_s", "bytes_sent_per_worker"), 0),
+    **dict.fromkeys(("time_to_accuracy_s", "first_step_s", "duration_s", "data_wait_s"), 0),
+}
+"""What no run has less of."""
 
 UNREADABLE = (OSError, ValueError, TypeError, OverflowError, RecursionError)
 """What reading a summary raises where there is none of a run."""
@@ -143,6 +150,13 @@ class Summary:
     """
 
 
+def is_unended(status: str | None, reason: str | None) -> bool:
+    """Whether a run of this status and reason is at work, or was stopped from outside, so that
+    nobody knows what it would reach.
+    """
+    return status == "failed" and (reason or "").startswith(_INTERRUPTIONS)
+
+
 def with_workers_since(summary: Summary, earlier: Summary, step: int) -> Summary:
     """`summary` of a run that goes on after `step` of that of `earlier`, with the number of workers
     over time.
@@ -238,8 +252,11 @@ def read_fields(folder: Path) -> dict[str, Any]:
         raise ValueError("not the summary of a run")
     told_workers(found.get("workers_over_time"))
     told_conditions(found.get("conditions_over_time"))
-    known = {name: found[name] for name in field_types(Summary) if name in found}
-    return found | typed(known, Summary)
+    known = typed({name: found[name] for name in field_types(Summary) if name in found}, Summary)
+    for name, least in _LEAST.items():
+        if known.get(name, least) < least:
+            raise ValueError(f"{name}={known[name]} is of no run")
+    return found | known
 
 
 def read_summary(folder: Path) -> Summary:

@@ -25,6 +25,7 @@ from experiments.advise.map.standing import (
 from experiments.advise.map.times import step_s
 from experiments.advise.map.trainings import Array, Trained, load, trained_workers
 from experiments.advise.tuning.trials import JUDGED_AT
+from experiments.report.phrases import span
 from experiments.report.statistics import Interval
 from host.errors import UserError
 from host.words import counted, listed, significant
@@ -76,7 +77,7 @@ class Answer:
                 "-" if is_missed else str(rank),
                 algo,
                 _lead(times[algo], times[BASELINE]) + (" *" if algo in best else ""),
-                f"{np.median(setting.steps[self._goal]):g}",
+                "missed" if is_missed else f"{np.median(setting.steps[self._goal]):g}",
                 significant(1000 * a_step),
             )
 
@@ -130,12 +131,7 @@ def _lead(times: Array, baseline: Array) -> str:
 
 
 def _between(interval: Interval) -> str:
-    low, high = interval
-    if math.isnan(low):
-        return ""
-    if math.isclose(low, high):
-        return " (all seeds alike)"
-    return f" ({significant(low)} to {significant(high)})"
+    return " (all seeds alike)" if math.isclose(*interval) else span(*interval)
 
 
 def answers(job: Job, tasks: Sequence[str]) -> list[Answer]:

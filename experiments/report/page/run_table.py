@@ -8,12 +8,12 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from experiments.report.configurations import read_options
 from experiments.report.data import ReportData
 from experiments.report.page.packing import column, columns, plain
 from experiments.report.results_table import SITUATION
@@ -104,15 +104,9 @@ def _configuration(folder: Path) -> dict[str, Any]:
         text = (folder / "config.yaml").read_text()
         seed = _SEED.search(text)
         own = read_mapping(seed[0]) if seed else {}
-        return _parsed(_SEED.sub("", text)) | own
+        return read_options(_SEED.sub("", text)) | own
     except (OSError, ValueError):
         return {}
-
-
-@lru_cache(maxsize=4096)
-def _parsed(text: str) -> dict[str, Any]:
-    """Of a text without the seed: runs that differ in nothing else are read once."""
-    return read_mapping(text)
 
 
 def _option(config: Mapping[str, Any], name: str) -> float | None:

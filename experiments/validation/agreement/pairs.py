@@ -13,8 +13,7 @@ import yaml
 
 from experiments.report.convergence import check_alike
 from experiments.report.statistics import MAX_PAIRS, flip_p_value
-from experiments.runs.load import find_twins, load_rows, load_runs
-from experiments.runs.summary import INTERRUPTIONS
+from experiments.runs.load import find_twins, load_rows, load_runs, unended
 from experiments.tasks.target import Target
 from experiments.training.metrics import MetricsRow, reaching
 from host.bounded_yaml import read_mapping
@@ -181,7 +180,7 @@ def compare(runs: Path, targets: Mapping[str, float]) -> list[Compared]:
 
 
 def _check_ended(table: pd.DataFrame) -> None:
-    cut = table.folder[table.reason.fillna("").str.startswith(INTERRUPTIONS)]
+    cut = table.folder[unended(table)]
     if len(cut):
         raise UserError(
             f"{cut.iloc[0]} is still running, or was interrupted, so that nobody knows what it "

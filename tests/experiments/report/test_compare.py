@@ -1,5 +1,6 @@
 import math
 import statistics
+from copy import deepcopy
 from xml.etree import ElementTree
 
 import numpy as np
@@ -16,7 +17,7 @@ from experiments.report.scores import scored
 from experiments.report.statistics import median_interval
 from experiments.runs.load import load_metrics, load_runs
 from experiments.runs.records import RunFolder
-from experiments.runs.summary import NOT_ENDED, Summary
+from experiments.runs.summary import CTRL_C, DISK, NOT_ENDED, SIGTERM, Summary
 from experiments.tasks.target import Target
 from experiments.training.metrics import MetricsRow, time_to_target
 from host.errors import UserError
@@ -176,6 +177,22 @@ def test_nobody_knows_what_a_run_will_reach_that_has_not_ended(tmp_path):
     assert "missed" not in printed(tmp_path)
 
 
+@pytest.mark.parametrize("reason", [CTRL_C, SIGTERM, f"{DISK}No space left on device"])
+def test_a_run_that_was_stopped_from_outside_has_not_ended(tmp_path, reason):
+    stopped = {"status": "failed", "reason": reason, "time_to_accuracy_s": None}
+    stopped |= {"final_accuracy": 0.1, "steps_per_s": 100.0}
+    for seed in range(3):
+        write(tmp_path, "allreduce", seed, pace_s=2.0)
+        write(tmp_path, "bytegrad", seed, **(stopped if seed else {}))
+    first, second = results_table(load_runs(tmp_path)).itertuples()
+    assert (first.name, first.place, first.runs, first.missed) == ("bytegrad", 1, 1, 0)
+    assert (first.reached, first.status) == (1.0, "2 of 3 not ended")
+    assert (first.final_score, first.steps_per_s) == pytest.approx((0.85, 1.0))
+    assert (second.name, second.place) == ("allreduce", 2)
+    lines = remarks(named(load_runs(tmp_path)))
+    assert [line.partition(" ")[2] for line in lines] == [f"not ended ({reason})"] * 2
+
+
 def test_a_killed_seed_belongs_to_its_setting(tmp_path):
     write(tmp_path, seed=0)
     write(tmp_path, seed=1, ends=False)
@@ -190,6 +207,38 @@ def test_runs_with_other_options_are_not_seeds_of_one_another(tmp_path):
     runs = load_runs(tmp_path)
     assert list(named(runs)["name"]) == ["bytegrad bits=4", "bytegrad bits=8", "allreduce"]
     assert results_table(runs)["runs"].tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"options": {"momentum": 0, "same": True, "of": [[1, {"k": 2}], 0.5]}},
+        {"of_run": {"cluster": {"straggler": 0}}},
+        {"of_run": {"data": {"partition": "dirichlet", "alpha": 10}}},
+        {"of_run": {"net": {"name": "wan", "delay_ms": 25}, "lr_scale": 1}},
+    ],
+)
+def test_equal_numbers_are_one_setting_however_they_were_written(tmp_path, fields):
+    def floats(value):
+        if isinstance(value, dict):
+            return {key: floats(part) for key, part in value.items()}
+        if isinstance(value, list):
+            return [floats(part) for part in value]
+        return float(value) if type(value) is int else value
+
+    write(tmp_path, seed=0, **deepcopy(fields))
+    alone = results_table(load_runs(tmp_path))
+    for seed in (1, 2):
+        write(tmp_path, seed=seed, **floats(fields))
+    table = results_table(load_runs(tmp_path))
+    told = ["runs", "name", "cluster", "partition", "net_options", "place"]
+    assert table[told].equals(alone.assign(runs=3)[told])
+
+
+def test_a_truth_value_and_a_number_are_two(tmp_path):
+    for seed, nested in enumerate((True, 1, 1.0)):
+        write(tmp_path, seed=seed, options={"nested": nested})
+    assert sorted(results_table(load_runs(tmp_path)).runs) == [1, 2]
 
 
 def test_a_run_that_goes_on_with_another_counts_in_its_place(tmp_path):

@@ -5,7 +5,7 @@ import pytest
 
 from experiments.report.convergence import best_rows, page, table
 from experiments.runs.load import load_runs
-from experiments.runs.summary import NOT_ENDED
+from experiments.runs.summary import NOT_ENDED, SIGTERM
 from host.errors import UserError
 from tests.experiments.recorded import write_run
 
@@ -81,7 +81,7 @@ def test_what_failed_did_not_diverge_and_what_is_at_work_did_neither():
     unended.loc[unended.status == "failed", "reason"] = NOT_ENDED
     [_, qsgd] = sorted(best_rows(unended), key=lambda row: row.algo)
     assert (qsgd.lr_scale, qsgd.num_seeds, qsgd.failed) == (3.0, 1, {})
-    unended.loc[unended.algo == "qsgd", "reason"] = NOT_ENDED
+    unended.loc[unended.algo == "qsgd", ["status", "reason"]] = "failed", SIGTERM
     assert "times one of 1, whichever" in page(unended, best_rows(unended), "a command")
 
 

@@ -117,6 +117,21 @@ def test_runs_whose_seeds_are_unknown_are_compared_in_no_pairs(tmp_path):
         assert module.section(study).finding.endswith(".")
 
 
+def test_what_was_held_out_of_the_training_set_is_another_situation(tmp_path):
+    for seed in range(3):
+        write_run(tmp_path / f"a{seed}", seed=seed)
+        held_out = {"data": {"for_tuning": True}}
+        write_run(tmp_path / f"b{seed}", "bytegrad", seed=seed, of_run=held_out)
+    study = ReportData.load(tmp_path)
+    rows = {row["name"]: row for row in study.table.to_dict("records")}
+    assert rows.keys() == {"allreduce", "bytegrad"}
+    assert rows["bytegrad"]["data"] == "held out of the training set"
+    assert rows["bytegrad"]["place"] == rows["allreduce"]["place"] == 1
+    assert math.isnan(rows["bytegrad"]["speedup"])
+    write_run(tmp_path / "c", of_run={**held_out, "task": {"root": "c"}})
+    assert "root=c, held out of the training set" in set(ReportData.load(tmp_path).table["data"])
+
+
 def check_is_told(folder, capsys, said):
     """In a report and by `compare`."""
     assert said in overview.section(ReportData.load(folder)).notes
@@ -162,6 +177,29 @@ def test_steps_that_are_alike_that_names_tell_apart_or_of_other_situations_have_
     for part in "abc":
         notes = overview.section(ReportData.load(tmp_path / part)).notes
         assert not any("the same work" in note for note in notes)
+
+
+def test_unlike_intervals_of_evaluations_are_told(tmp_path, capsys):
+    for algo, every in (("allreduce", 10), ("bytegrad", 600)):
+        write_run(tmp_path / algo, algo, of_run={"eval_every": every})
+    said = (
+        "Runs of one situation differ in eval_every, such as 10 and 600, which not every name "
+        "tells: those that are evaluated less often seem to reach their target later."
+    )
+    check_is_told(tmp_path, capsys, said)
+
+
+def test_that_runs_missed_in_fewer_steps_is_told(tmp_path, capsys):
+    write_run(tmp_path / "a", of_run={"max_steps": 1200})
+    write_run(tmp_path / "b", "bytegrad", num_rows=12, of_run={"max_steps": 120})
+    said = (
+        "Runs of one situation differ in max_steps, such as 120 and 1200, which not every name "
+        "tells: some missed their target in fewer steps than others had."
+    )
+    assert said not in overview.section(ReportData.load(tmp_path)).notes
+    few = {"num_rows": 12, "limit": 0.5, "of_run": {"max_steps": 120}}
+    write_run(tmp_path / "c", "bytegrad", seed=1, **few)
+    check_is_told(tmp_path, capsys, said)
 
 
 def test_a_seed_that_was_run_twice_is_told(tmp_path, capsys):

@@ -48,6 +48,24 @@ def test_reading_goes_on_by_the_run_or_by_the_hundredth(num_runs, num_done, tmp_
     assert (work.num_done, work.share, work.left_s) == (num_done, 1.0, 0.0)
 
 
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [
+        ({"workers": 0}, "workers=0"),
+        ({"steps": -1}, "steps=-1"),
+        ({"time_to_accuracy_s": -5}, "time_to_accuracy_s=-5.0"),
+        ({"bytes_sent_per_worker": -1}, "bytes_sent_per_worker=-1.0"),
+        ({"time_to_accuracy_s": 0, "steps": 0}, None),
+    ],
+)
+def test_a_run_with_a_number_that_none_has_is_left_out(tmp_path, number, told):
+    write_run(tmp_path / "a", **number)
+    runs = load_runs(tmp_path)
+    said = f"{tmp_path}/a is left out, its summary.json cannot be read: {told} is of no run."
+    assert runs.attrs["problems"] == ([] if told is None else [said])
+    assert len(runs) == (told is None)
+
+
 def test_folders_of_runs_are_counted_however_deep_they_are(tmp_path):
     for name in ("a", "b/c", "b/d/e"):
         write_run(tmp_path / name)

@@ -126,6 +126,8 @@ def bomb_of_lists():
         ("summary.json", '{"algo": "a", "status": "completed", "seed": 1' + 30 * "0" + "}"),
         ("summary.json", '{"algo": "a", "status": "completed", "resumed_from": "\\u0000"}'),
         ("summary.json", '{"algo": {"a": 1}, "status": "completed", "seed": 1e400}'),
+        ("summary.json", '{"algo": "a", "status": "completed", "workers": 0}'),
+        ("summary.json", '{"algo": "a", "status": "completed", "time_to_accuracy_s": -5}'),
     ],
 )
 def test_a_hostile_record_does_not_keep_others_from_being_read(tmp_path, file, text):

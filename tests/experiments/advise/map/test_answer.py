@@ -1,4 +1,5 @@
 import math
+import re
 import sys
 from dataclasses import replace
 
@@ -56,6 +57,34 @@ def test_where_all_reduce_misses_there_is_no_lead():
     assert rows.pop(BASELINE).startswith("missed")
     assert {said.removesuffix(" *") for said in rows.values()} <= {"allreduce misses"}
     assert ", allreduce misses" in answer.first_said()
+
+
+@pytest.mark.parametrize(
+    ("num_missed", "own", "steps"),
+    [
+        ({"qsgd": 2}, r"[\d.]+ \(missed to [\d.]+\)", r"[\d.]+"),
+        ({"qsgd": 10}, r"missed \(10/10\)", "missed"),
+        ({BASELINE: 2}, r"[\d.]+ \([\d.]+ or more\)", r"[\d.]+"),
+    ],
+)
+def test_seeds_that_missed_are_said_in_words(num_missed, own, steps):
+    """So many of ten, of the algorithm or of all-reduce."""
+    (answer,) = answers(JOB, ["fashion_mnist"])
+    ten = tuple(range(10))
+
+    def made(training):
+        reached = (100.0,) * (10 - num_missed.get(training.algo, 0))
+        missed = (math.inf,) * num_missed.get(training.algo, 0)
+        jitter = [k + step for k, step in enumerate(reached + missed)]
+        return replace(training, steps=tuple(tuple(jitter) for _ in answer.trained.goals))
+
+    trainings = [made(one) for one in answer.trained.trainings if one.algo in (BASELINE, "qsgd")]
+    trained = replace(answer.trained, seeds=ten, trainings=tuple(trainings))
+    changed = Answer(JOB, trained)
+    cells = {row[1]: row[2:4] for row in changed.rows()}["qsgd"]
+    assert re.fullmatch(own, cells[0].removesuffix(" *"))
+    assert re.fullmatch(steps, cells[1])
+    assert not re.search(r"\binf\b|\b0\.00\b", " ".join(changed.sentences()))
 
 
 def test_evaluations_far_apart_make_more_ties():

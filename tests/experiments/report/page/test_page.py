@@ -23,6 +23,7 @@ from experiments.report.sections import SECTIONS, time_to_accuracy
 from experiments.report.statistics import is_tie, ratio_interval
 from experiments.runs import journal
 from experiments.runs.load import load_rows, load_runs
+from experiments.runs.summary import SIGTERM
 from experiments.tasks.target import Target
 from experiments.training.metrics import time_to_target
 from host.words import significant
@@ -226,9 +227,10 @@ def test_the_slider_gives_what_python_gives_and_says_missed(study, page):
 def test_a_run_that_is_at_work_or_shared_a_gpu_is_no_miss_and_hides_no_other(tmp_path, chromium):
     runs = tmp_path / "runs"
     runs.mkdir()
+    stopped = {"status": "failed", "reason": SIGTERM, "time_to_accuracy_s": None}
     for seed in range(3):
         write(runs, "allreduce", seed)
-        write(runs, "bytegrad", seed, ends=seed < 2)
+        write(runs, "bytegrad", seed, **(stopped if seed > 1 else {}))
     write(runs, "async", ends=False)
     write(runs, "qsgd", shared_gpu=True)
     file = tmp_path / "at_work.html"
