@@ -57,7 +57,10 @@ class StackedGradients:
                 place.zero_()
                 continue
             self._is_used[number] = True
-            if (dense(gradient).data_ptr(), gradient.stride()) != (place.data_ptr(), place.stride()):
+            if (dense(gradient).data_ptr(), gradient.stride()) != (
+                place.data_ptr(),
+                place.stride(),
+            ):
                 place.copy_(gradient)
 
     def scale_(self, weights_w: Tensor) -> None:

@@ -54,5 +54,5 @@ def test_a_padding_row_that_the_table_lacks_is_refused_as_ever():
         def forward(self, ids_b):
             return nn.functional.embedding(ids_b, self.weight, 3)
 
-    with pytest.raises(AssertionError, match="[Pp]adding_idx must be within"):
+    with pytest.raises(AssertionError, match=r"[Pp]adding_idx must be within"):
         StackedModel(Outside(), 2)(ids_wb)
