@@ -57,10 +57,8 @@ class StackedGradients:
                 place.zero_()
                 continue
             self._is_used[number] = True
-            if (dense(gradient).data_ptr(), gradient.stride()) != (
-                place.data_ptr(),
-                place.stride(),
-            ):
+            written = place.data_ptr(), place.stride()
+            if (dense(gradient).data_ptr(), gradient.stride()) != written:
                 place.copy_(gradient)
 
     def scale_(self, weights_w: Tensor) -> None:

@@ -75,8 +75,13 @@ def fitting_at_once(plan: Plan, data: TaskData) -> int:
 
 
 def needed_bytes(plan: Plan, data: TaskData) -> int:
-    """What the training of `plan` takes, beside what this process has by now."""
-    return round(KEPT * live_bytes(plan, data)) + _CODE_BYTES
+    """What the training of `plan` takes, beside what this process has by now. Raises `UserError`
+    for a model that simulated workers cannot compute.
+    """
+    try:
+        return round(KEPT * live_bytes(plan, data)) + _CODE_BYTES
+    except ValueError as error:
+        raise UserError(str(error)) from error
 
 
 def live_bytes(plan: Plan, data: TaskData) -> int:
