@@ -38,3 +38,10 @@ def accumulates(parameter: nn.Parameter) -> bool:
         )
     except RuntimeError:  # torch.autograd.grad asks for this very gradient
         return False
+
+
+def dense(gradient: Tensor) -> Tensor:
+    """`gradient`. Raises `ValueError` if it is sparse."""
+    if gradient.is_sparse:
+        raise ValueError("sparse gradients are not supported: make the layer without sparse=True")
+    return gradient

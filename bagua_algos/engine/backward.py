@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 from bagua_algos.engine.bucket import Bucket
 from bagua_algos.engine.call_stack import running
 from bagua_algos.engine.script.weak_hook import GradientHook, has_one_hook, remove_dead
-from bagua_algos.graph_pass import accumulates
+from bagua_algos.graph_pass import accumulates, dense
 
 _BROKEN_OFF = (
     "the last backward pass was broken off by an error, with some buckets on their way and others "
@@ -366,9 +366,7 @@ def _checked(parameter: nn.Parameter, gradient: Tensor | None) -> Tensor:
             "away during backward, before the workers have averaged it: use it after "
             "backward(), by the distributed optimizer"
         )
-    if gradient.is_sparse:
-        raise ValueError("sparse gradients are not supported: make the layer without sparse=True")
-    return gradient
+    return dense(gradient)
 
 
 def _refuse_reentrant_checkpoint() -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from bagua_algos.graph_pass import KeepsGradients, accumulates
+from bagua_algos.graph_pass import KeepsGradients, accumulates, dense
 from bagua_algos.worker_axis.linear import writing_gradients
 from bagua_algos.worker_axis.rows import Part
 
@@ -45,7 +45,8 @@ class StackedGradients:
 
     def put(self, part: Part, result: Tensor, weights: Tensor | None = None) -> None:
         """Those of a part's result, times `weights`; None: of one number, as it is. Then torch
-        imports no sympy, which takes a second, to compare shapes.
+        imports no sympy, which takes a second, to compare shapes. Raises `ValueError` for sparse
+        ones.
         """
         rows = [stacked[part.rows] for stacked in self._stacked]
         by_layers = writing_gradients(part.trained, rows) if part.is_stacked else nullcontext()
@@ -56,7 +57,8 @@ class StackedGradients:
                 place.zero_()
                 continue
             self._is_used[number] = True
-            if (gradient.data_ptr(), gradient.stride()) != (place.data_ptr(), place.stride()):
+            written = place.data_ptr(), place.stride()
+            if (dense(gradient).data_ptr(), gradient.stride()) != written:
                 place.copy_(gradient)
 
     def scale_(self, weights_w: Tensor) -> None:

@@ -8,7 +8,7 @@ Shapes: w workers held by this process, b examples of each, i inputs and o outpu
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,8 +16,6 @@ import torch
 from torch import Tensor
 from torch._C._functorch import is_batchedtensor
 from torch.autograd.function import once_differentiable
-from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 
 
 class _Places(threading.local):
@@ -43,26 +41,10 @@ def writing_gradients(weights: Sequence[Tensor], places: Sequence[Tensor]) -> It
         _PLACES.of_weights = before
 
 
-class LinearByHand(TorchFunctionMode):
-    """Within, `vmap` computes linear layers on a CPU by hand. Under autocast they are left to
-    torch, which knows what to cast.
+def is_by_hand(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
+    """Whether such a layer is multiplied by hand: on a CPU, but not under autocast, where torch
+    knows what to cast.
     """
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        """As torch calls it."""
-        kwargs = kwargs or {}
-        if func is functional.linear and _fits(*args, **kwargs):
-            return _linear(*args, **kwargs)
-        return func(*args, **kwargs)
-
-
-def _fits(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
     device = input.device.type
     dims_fit = input.dim() > 1 and weight.dim() == 2
     is_of_workers = any(map(is_batchedtensor, (input, weight)))  # else vmap has nothing to do here
@@ -71,7 +53,8 @@ def _fits(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
     return dims_fit and is_of_workers and is_plain
 
 
-def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """As `torch.nn.functional.linear`, within `vmap` alone."""
     return _Linear.apply(input, weight, bias)
 
 

@@ -20,6 +20,7 @@ from bagua_algos.worker_axis.parts import InParts, LossOfRows
 from bagua_algos.worker_axis.rows import Rows
 from bagua_algos.worker_axis.stacking import Stacking
 from bagua_algos.worker_axis.vmapped import by_vmap
+from host.errors import first_line
 
 
 class SingleModel(nn.Module):
@@ -45,13 +46,15 @@ class StackedModel(nn.Module):
         model: for `vmap` any that `torch.func.vmap` accepts: no control flow that depends on data.
         num_workers: N.
         stacking: how the workers are computed; whichever it is, values agree to rounding.
+
+    Raises ValueError for a model that cannot be copied, or whose parameters have hooks.
     """
 
     def __init__(
         self, model: nn.Module, num_workers: int, *, stacking: Stacking | None = None
     ) -> None:
         super().__init__()
-        self.module = copy.deepcopy(model)
+        self.module = _copied(model)
         tied: dict[Tensor, Any] = {}  # a tensor used in two places stays one tensor
         for part in self.module.modules():
             if isinstance(part, _BatchNorm):
@@ -117,16 +120,22 @@ class StackedModel(nn.Module):
         return compute(x_wb) if loss is None else loss(compute, slice(None))
 
 
-def why_not_stacked(model: nn.Module, x_b: Inputs) -> str | None:
-    """What keeps `torch.func.vmap` from computing stacked copies of `model` at once on such inputs;
-    None if it can.
-    """
+def _copied(model: nn.Module) -> nn.Module:
+    """Copies of parameters have none of their hooks, and stacked ones would be other hooks'."""
+    for name, parameter in model.named_parameters():
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+            raise ValueError(
+                f"the parameter {name!r} has a hook on its gradient, which simulated workers' "
+                "parameters would lack: do without it, or choose real workers (backend=gloo)"
+            )
     try:
-        with torch.no_grad():
-            StackedModel(model, 2)(each(lambda x: torch.stack([x, x]), x_b))
-    except RuntimeError as error:
-        return str(error).strip().splitlines()[0]
-    return None
+        return copy.deepcopy(model)
+    except Exception as error:
+        raise ValueError(
+            f"simulated workers compute by copies of the model, and copy.deepcopy of it fails "
+            f"({first_line(error)}): make it one that can be copied, or choose real workers "
+            "(backend=gloo)"
+        ) from error
 
 
 def _in_float32(part: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from bagua_algos.worker_axis.attributes import take_attributes
 from bagua_algos.worker_axis.buffers import call_with, lent, take_back
 from bagua_algos.worker_axis.inputs import Inputs, any_of, call, each, parts
 from bagua_algos.worker_axis.modes import modes_of, set_modes
@@ -19,6 +20,9 @@ from bagua_algos.worker_axis.vmapped import by_vmap
 
 ModelOfRows = Callable[[Inputs], Tensor]
 """Of some workers: `[k, b, ...]` -> `[k, b, ...]`."""
+
+_Key = tuple[int, int, bool]
+"""The workers of a part, from one to before another, and whether they are stacked."""
 
 CHUNK = 1024
 """Examples that one model computes at once for all workers."""
@@ -50,13 +54,14 @@ class Rows:
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
-        self._known: dict[tuple[int, int, bool], Part] = {}
+        self._known: dict[_Key, Part] = {}
+        self._trains: _Key | None = None
         self._tensors: list[tuple[int, bool]] = []
         self._modes: list[bool] = []
 
     def alone(self, num_workers: int) -> list[Part]:
         """Each of the first workers by itself, with a plain model."""
-        return self._parts([(worker, worker + 1, False) for worker in range(num_workers)])
+        return self._training([(worker, worker + 1, False) for worker in range(num_workers)])
 
     def stacked(self, num_workers: int, num_parts: int) -> list[Part]:
         """The first workers in so many parts, of sizes that differ by one at most; in fewer where
@@ -64,7 +69,7 @@ class Rows:
         """
         count = min(num_parts, num_workers)
         ends = [num_workers * part // count for part in range(count + 1)]
-        return self._parts([(start, stop, True) for start, stop in pairwise(ends)])
+        return self._training([(start, stop, True) for start, stop in pairwise(ends)])
 
     def trained(self) -> list[nn.Parameter]:
         """The stacked parameters that are trained."""
@@ -72,15 +77,22 @@ class Rows:
 
     def compute_all(self, x_wb: Inputs) -> Tensor:
         """The outputs of all workers by the model of worker 0; without gradients."""
-        [first], x_b = self.alone(1), each(lambda x: x.flatten(0, 1), x_wb)
+        [first], x_b = self._parts([(0, 1, False)]), each(lambda x: x.flatten(0, 1), x_wb)
+        trains = self._module if self._trains is None else self._known[self._trains].model
+        take_attributes(first.model, trains)
         outputs_b = torch.cat([_called(first.model, part) for part in parts(x_b, CHUNK)])
         return outputs_b.unflatten(0, any_of(x_wb).shape[:2])
 
-    def _parts(self, keys: list[tuple[int, int, bool]]) -> list[Part]:
+    def _training(self, keys: list[_Key]) -> list[Part]:
+        self._trains = keys[0]  # has the latest attributes of worker 0
+        return self._parts(keys)
+
+    def _parts(self, keys: list[_Key]) -> list[Part]:
         stacked = [*self._module.parameters(), *self._module.buffers()]
         tensors = [(x.data_ptr(), x.requires_grad) for x in stacked]
         if tensors != self._tensors:
-            self._known, self._tensors = {}, tensors
+            self._tensors = tensors
+            self._known = {key: self._again(key, part) for key, part in self._known.items()}
         modes = modes_of(self._module)
         if modes != self._modes:
             for part in self._known.values():
@@ -92,6 +104,11 @@ class Rows:
                 self._known[key] = self._make(*key)
             found.append(self._known[key])
         return found
+
+    def _again(self, key: _Key, before: Part) -> Part:
+        part = self._make(*key)
+        take_attributes(part.model, before.model)
+        return part
 
     def _make(self, start: int, stop: int, is_stacked: bool) -> Part:
         """A copy of the module, in which rows stand for the stacked tensors."""
@@ -108,7 +125,8 @@ class Rows:
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy makes its own models."""
-        return {"_module": self._module, "_known": {}, "_tensors": [], "_modes": []}
+        fresh = {"_known": {}, "_trains": None, "_tensors": [], "_modes": []}
+        return {"_module": self._module, **fresh}
 
 
 def _alone(model: nn.Module, x_1b: Inputs) -> Tensor:

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -75,8 +75,13 @@ def fitting_at_once(plan: Plan, data: TaskData) -> int:
 
 
 def needed_bytes(plan: Plan, data: TaskData) -> int:
-    """What the training of `plan` takes, beside what this process has by now."""
-    return round(KEPT * live_bytes(plan, data)) + _CODE_BYTES
+    """What the training of `plan` takes, beside what this process has by now. Raises `UserError`
+    for a model that simulated workers cannot compute.
+    """
+    try:
+        return round(KEPT * live_bytes(plan, data)) + _CODE_BYTES
+    except ValueError as error:
+        raise UserError(str(error)) from error
 
 
 def live_bytes(plan: Plan, data: TaskData) -> int:
@@ -184,10 +189,10 @@ class LiveBytes(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Do what is asked for, and look at what came of it."""
-        given = {_address(x) for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)}
+        given = {_address(x) for x in tree_leaves((args, kwargs)) if _has_storage(x)}
         result = func(*args, **(kwargs or {}))
         for x in tree_leaves(result):
-            if isinstance(x, Tensor) and _address(x) not in given | self._known:
+            if _has_storage(x) and _address(x) not in given | self._known:
                 self._note(x.untyped_storage())
         return result
 
@@ -203,6 +208,10 @@ class LiveBytes(TorchDispatchMode):
     def _forget(self, address: int, num_bytes: int) -> None:
         self._known.discard(address)
         self._live -= num_bytes
+
+
+def _has_storage(x: object) -> TypeGuard[Tensor]:
+    return isinstance(x, Tensor) and x.layout is torch.strided
 
 
 def _address(x: Tensor) -> int:

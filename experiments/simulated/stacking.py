@@ -21,8 +21,9 @@ from bagua_algos.engine.backward import BackwardTracker
 from bagua_algos.engine.bucket import build_buckets
 from bagua_algos.engine.script.weak_hook import nothing_came
 from bagua_algos.worker_axis.inputs import each
-from bagua_algos.worker_axis.models import StackedModel, why_not_stacked
+from bagua_algos.worker_axis.models import StackedModel
 from bagua_algos.worker_axis.stacking import WAYS, Stacking, Way
+from bagua_algos.worker_axis.trial import torch_states, why_not_stacked
 from experiments.plan.identity import identity
 from experiments.plan.plan import MEASURED, Plan
 from experiments.tasks.base import Batch, TaskData
@@ -199,18 +200,27 @@ def _refused(plan: Plan, data: TaskData, ways: Sequence[Way]) -> dict[str, str]:
         return refused
     if plan.backend.device != "cpu":
         refused |= dict.fromkeys(in_threads, "threads share one GPU")
-    elif _draws(plan, (each(lambda x: x.unsqueeze(0), x_b), y_b.unsqueeze(0))):
-        why = "it draws random numbers, in an order that threads would change"
-        refused |= dict.fromkeys(in_threads, why)
+    else:
+        batch = each(lambda x: x.unsqueeze(0), x_b), y_b.unsqueeze(0)
+        obstacle = _why_not_in_threads(plan, batch)
+        if obstacle is not None:
+            refused |= dict.fromkeys(in_threads, obstacle)
     return refused
 
 
-def _draws(plan: Plan, batch: Batch) -> bool:
-    """Whether the model or the loss takes random numbers of one worker's batch."""
-    before = torch.get_rng_state()
+def _why_not_in_threads(plan: Plan, batch: Batch) -> str | None:
+    """What the model or the loss does with one worker's batch that threads would mix up."""
+    before = torch_states()
     model = StackedModel(plan.model, 1, stacking=Stacking(way="loop"))
+    versions = [parameter._version for parameter in model.parameters()]
     losses(plan, model, batch)
-    return not torch.equal(before, torch.get_rng_state())
+    if torch_states() != before:
+        return "it draws random numbers, in an order that threads would change"
+    if [parameter._version for parameter in model.parameters()] != versions:
+        return (
+            "it changes a parameter in place, and autograd takes that for a change of all workers'"
+        )
+    return None
 
 
 def _measured(plan: Plan, data: TaskData, ways: Sequence[Way]) -> dict[str, float]:

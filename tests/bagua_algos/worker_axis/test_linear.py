@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from bagua_algos.worker_axis.linear import LinearByHand
+from bagua_algos.worker_axis.by_hand import LayersByHand
 from bagua_algos.worker_axis.models import StackedModel
 
 NUM_WORKERS = 3
@@ -37,7 +37,7 @@ def test_values_and_gradients_are_each_workers_own_and_need_no_copy(shape, has_b
 
 def test_what_all_workers_share_is_each_workers_too():
     x_b, weight_w = torch.randn(4, 6), torch.randn(NUM_WORKERS, 5, 6)
-    with LinearByHand():
+    with LayersByHand():
         of_shared = torch.func.vmap(functional.linear, in_dims=(None, 0))(x_b, weight_w)
         by_shared = torch.func.vmap(functional.linear, in_dims=(0, None))(weight_w, x_b)
     torch.testing.assert_close(of_shared, x_b @ weight_w.mT)
@@ -46,7 +46,7 @@ def test_what_all_workers_share_is_each_workers_too():
 
 def test_gradients_need_no_copy_where_all_workers_have_the_same_inputs():
     x_b, weight_w = torch.randn(4, 6), torch.randn(NUM_WORKERS, 5, 6, requires_grad=True)
-    with LinearByHand():
+    with LayersByHand():
         y_wb = torch.func.vmap(functional.linear, in_dims=(None, 0))(x_b, weight_w)
     (gradient_w,) = torch.autograd.grad(y_wb.sum(), weight_w)
     torch.testing.assert_close(gradient_w, x_b.sum(0).expand(NUM_WORKERS, 5, 6))
@@ -55,7 +55,7 @@ def test_gradients_need_no_copy_where_all_workers_have_the_same_inputs():
 
 def test_a_layer_of_tensors_that_no_worker_owns():
     x_b, weight = torch.randn(4, 6), torch.randn(5, 6)
-    with LinearByHand():
+    with LayersByHand():
         y_wb = torch.func.vmap(lambda bias: functional.linear(x_b, weight) + bias)(torch.ones(3, 5))
     torch.testing.assert_close(y_wb, (x_b @ weight.T + 1).expand(3, 4, 5))
 

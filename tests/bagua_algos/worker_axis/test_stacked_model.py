@@ -1,10 +1,11 @@
 import copy
+import threading
 
 import pytest
 import torch
 from torch import nn
 
-from bagua_algos.worker_axis.models import StackedModel, why_not_stacked
+from bagua_algos.worker_axis.models import StackedModel
 from bagua_algos.worker_axis.modes import evaluating
 from bagua_algos.worker_axis.rows import Rows
 from bagua_algos.worker_axis.stacking import Stacking
@@ -258,10 +259,8 @@ def test_workers_that_are_alike_are_computed_by_one_model():
     assert model(x_wb).requires_grad
 
 
-def test_a_model_that_vmap_refuses_is_told_apart_and_trains_in_a_loop():
+def test_a_model_that_vmap_refuses_trains_in_a_loop():
     model, x_b = ByData(), torch.randn(4, 3)
-    assert "vmap" in str(why_not_stacked(model, x_b))
-    assert why_not_stacked(nn.Linear(3, 2), x_b) is None
     stacked = StackedModel(model, 2, stacking=WAYS["loop"])
     stacked(torch.stack([x_b, -x_b])).sum().backward()
     assert stacked.module.layer.weight.grad.shape == (2, 2, 3)
@@ -317,3 +316,26 @@ def test_models_of_rows_are_in_the_modes_of_each_part(way):
     with evaluating(model):
         assert not changes()
     assert model.training and not changes()
+
+
+@pytest.mark.parametrize("register", ["hook", "post_accumulate_grad_hook"])
+def test_a_hook_on_a_parameter_is_refused_since_its_copies_have_none(register):
+    model = normed()
+    getattr(model[3].weight, f"register_{register}")(lambda _: None)
+    with pytest.raises(ValueError, match=r"'3.weight' has a hook on its .*backend=gloo"):
+        StackedModel(model, 2)
+
+
+def test_a_model_that_cannot_be_copied_is_refused():
+    model = normed()
+    model.lock = threading.Lock()
+    with pytest.raises(ValueError, match=r"fails \(cannot pickle .*lock.*backend=gloo"):
+        StackedModel(model, 2)
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("way", ["loop", "shares"])
+def test_sparse_gradients_are_refused_as_by_the_engine(way, at_once):
+    model = StackedModel(nn.Embedding(5, 3, sparse=True), 3, stacking=WAYS[way])
+    with pytest.raises(ValueError, match="make the layer without sparse=True"):
+        gradients_of(model, torch.ones(3, 4, dtype=torch.long), at_once=at_once)

@@ -7,8 +7,9 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from bagua_algos.worker_axis.models import StackedModel, why_not_stacked
+from bagua_algos.worker_axis.models import StackedModel
 from bagua_algos.worker_axis.stacking import Stacking
+from bagua_algos.worker_axis.trial import why_not_stacked
 from experiments.models.bigru import BiGRU
 from experiments.models.char_transformer import CharTransformer
 from experiments.models.cnn import CNN

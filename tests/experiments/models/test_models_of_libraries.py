@@ -8,8 +8,9 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from bagua_algos.worker_axis.models import StackedModel, why_not_stacked
+from bagua_algos.worker_axis.models import StackedModel
 from bagua_algos.worker_axis.stacking import Stacking
+from bagua_algos.worker_axis.trial import why_not_stacked
 from experiments.models.bert import bert
 from tests import app
 

@@ -5,6 +5,8 @@ import pytest
 import torch
 from torch import nn
 
+from bagua_algos.worker_axis.models import StackedModel
+from bagua_algos.worker_axis.stacking import Stacking
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.simulated.memory import (
@@ -16,6 +18,7 @@ from experiments.simulated.memory import (
 )
 from experiments.simulated.rehearsal import rehearse
 from experiments.simulated.simulate import train_simulated
+from host.errors import UserError
 
 MB = 1 << 20
 
@@ -54,6 +57,20 @@ def test_states_of_the_optimizer_count(algorithm, num_stepping, tmp_path):
     # weights, gradients; two moments
     counted = (2 * 2 + num_stepping * 2) * weights
     assert state_bytes(plan) == pytest.approx(counted, rel=1e-3)
+
+
+def test_sparse_gradients_are_refused_while_it_counts():
+    model = StackedModel(nn.Embedding(5, 3, sparse=True), 1, stacking=Stacking(way="loop"))
+    with LiveBytes(), pytest.raises(ValueError, match="make the layer without sparse=True"):
+        model(torch.ones(1, 4, dtype=torch.long)).sum().backward()
+
+
+@pytest.mark.parametrize("way", ["auto", "loop"])
+def test_a_model_of_which_there_are_no_copies_is_a_users_mistake(way, tmp_path):
+    plan = plan_of(tmp_path, "algo=allreduce", "model=mlp", "workers=2", f"cluster.stacking={way}")
+    next(plan.model.parameters()).register_hook(lambda gradient: gradient)
+    with pytest.raises(UserError, match="has a hook on its gradient"):
+        needed_bytes(plan, plan.task.load())
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,15 @@ class ByData(Drawing):
         return self.layers[2](x_b.flatten(1)) * (2 if x_b.sum() > 0 else 1)
 
 
+class Clipped(Drawing):
+    """Changes its weights in place."""
+
+    def forward(self, x_b):
+        with torch.no_grad():
+            self.layers[2].weight.clamp_(-0.02, 0.02)
+        return self.layers[2](x_b.flatten(1))
+
+
 @pytest.fixture(autouse=True)
 def one_thread():
     torch.set_num_threads(1)
@@ -78,6 +87,14 @@ def test_a_model_is_computed_only_in_ways_that_do(tmp_path):
     drawing = with_model(plan_of(tmp_path, "cluster.stacking=shares"), Drawing())
     with pytest.raises(UserError, match="shares does not do for model=mlp"):
         choose_stacking(drawing, data)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # of clamp_ by vmap
+@pytest.mark.parametrize("way", ["parts", "shares"])
+def test_threads_do_not_change_weights_in_place(tmp_path, way):
+    plan = with_model(plan_of(tmp_path, f"cluster.stacking={way}"), Clipped())
+    with pytest.raises(UserError, match=f"{way} does not do .* changes a parameter in place"):
+        choose_stacking(plan, plan.task.load())
 
 
 @pytest.mark.parametrize(
