@@ -67,7 +67,7 @@ def train(
             after an evaluation or a checkpoint.
 
     Raises:
-        DivergedError: the loss is not finite.
+        DivergedError: the loss of a worker's batch or of an evaluation is not finite.
         CommunicationError: another worker is gone or silent.
     """
     optimizer = plan.make_optimizer(model.parameters())
@@ -79,7 +79,7 @@ def train(
     training = _Training(plan, communicator, averager or communicator, rows, not to_target_alone)
     with closing(take_step.reading):
         step, time_s, validation = training.run(pace, data.validation)
-    test = NOT_EVALUATED if to_target_alone else training.evaluate(data.test)
+    test = NOT_EVALUATED if to_target_alone else training.evaluate(data.test, step, "test")
     result = rows.result(step, time_s, validation, test)
     _end(take_step.distributed)
     return result
@@ -300,7 +300,7 @@ class _Training:
             if done % plan.eval_every == 0 or done == plan.max_steps:
                 goes_on = step < limit or not plan.algorithm.depends_on_timing
                 time_s, late_s = self._stop_clock(goes_on)
-                validation = self.evaluate(examples)
+                validation = self.evaluate(examples, done, "validation")
                 rows.report_evaluation(done, time_s, validation)
                 if plan.stop_at_target and plan.target.is_reached(validation.value):
                     break
@@ -316,11 +316,13 @@ class _Training:
             self.rows.state.take_step.distributed.stand_still()
         return meter.stop(self.communicator, goes_on=goes_on)
 
-    def evaluate(self, split: Split) -> Evaluation:
-        """Evaluate on `split`; a collective call."""
+    def evaluate(self, split: Split, step: int, name: str) -> Evaluation:
+        """Evaluate on `split`, the set of that name, after `step`; a collective call. Raises
+        DivergedError for a loss that is not finite, on all workers alike.
+        """
         distributed = self.rows.state.take_step.distributed
         with _uncounted(distributed):
-            return evaluate(
+            found = evaluate(
                 self.plan,
                 split,
                 distributed,
@@ -328,6 +330,10 @@ class _Training:
                 scores_own=self.scores_own,
                 on_batch=self.rows.on_progress,
             )
+        has_labels = self.plan.task.num_classes is None or not math.isnan(found.accuracy)
+        if has_labels and not math.isfinite(found.loss):
+            raise DivergedError(f"the loss on the {name} set is {found.loss} after step {step}")
+        return found
 
 
 @contextmanager
