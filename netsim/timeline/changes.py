@@ -9,6 +9,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from host.errors import UserError
 from netsim.timeline.cost import Cost
 from netsim.timeline.cost_model import CostedOperation, CostModel
 from netsim.timeline.link_table import Array
@@ -25,7 +26,7 @@ def finish(
     handed over, `[n]` each.
 
     Raises:
-        ValueError: if it never ends.
+        UserError: if it never ends.
     """
     if not model.varies:
         table, _ = model.at(float(starts_s.min()))
@@ -111,7 +112,7 @@ def _through_s(
 
 def _check_gets_on(operation: CostedOperation, num_idle: int, at_s: float) -> None:
     if num_idle > MAX_IDLE:
-        raise ValueError(
+        raise UserError(
             f"{operation.name} does not get on: in the {MAX_IDLE:,} last changes of the links "
             f"until {at_s:g} s, those that it needs were never up at once; give a fault an end, or "
             "other times, or a trace fewer rows."
@@ -120,7 +121,7 @@ def _check_gets_on(operation: CostedOperation, num_idle: int, at_s: float) -> No
 
 def _check_ends(operation: CostedOperation, at_s: Array, ends_s: Array) -> None:
     if not np.isfinite(ends_s).all():
-        raise ValueError(
+        raise UserError(
             f"{operation.name} never ends: a link that it needs is down for ever from "
             f"{at_s.max():g} s on; give the fault an end, or loss_pct less than 100."
         )

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from host.errors import UserError
 from netsim.conditions.condition import NetworkCondition
 from netsim.conditions.link import wire_per_payload
 from netsim.timeline import changes
@@ -365,7 +366,7 @@ def test_an_outage_is_waited_for():
 
 def test_a_link_that_never_comes_back_is_told():
     timeline = timeline_of(2, NetworkCondition(loss_pct=100))
-    with pytest.raises(ValueError, match="exchange never ends: a link that it needs is down for"):
+    with pytest.raises(UserError, match="exchange never ends: a link that it needs is down for"):
         timeline.on_operation(exchange(1, 2))
 
 
@@ -378,7 +379,7 @@ def test_links_that_are_never_up_at_once_are_told(monkeypatch):
     ]
     timeline = timeline_of(2, NetworkCondition(rate_mbit=100, faults=faults))
     with pytest.raises(
-        ValueError, match=r"does not get on: in the 50 last changes .* never up at once"
+        UserError, match=r"does not get on: in the 50 last changes .* never up at once"
     ):
         timeline.on_operation(all_to_all(1, 2))
 
