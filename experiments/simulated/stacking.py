@@ -23,6 +23,7 @@ from bagua_algos.engine.script.weak_hook import nothing_came
 from bagua_algos.worker_axis.inputs import each
 from bagua_algos.worker_axis.models import StackedModel, why_not_stacked
 from bagua_algos.worker_axis.stacking import WAYS, Stacking, Way
+from experiments.plan import generators
 from experiments.plan.identity import identity
 from experiments.plan.plan import MEASURED, Plan
 from experiments.tasks.base import Batch, TaskData
@@ -188,10 +189,14 @@ def _refused(plan: Plan, data: TaskData, ways: Sequence[Way]) -> dict[str, str]:
     if list(ways) == ["loop"]:
         return {}
     x_b, y_b = examples(plan, data.train, np.arange(min(2, len(data.train))))
+    plan.model.to(plan.backend.device)
+    drawn = _drawn(plan, (each(lambda x: x.unsqueeze(0), x_b), y_b.unsqueeze(0)))
     refused: dict[str, str] = {}
     stacked: list[Way] = [way for way in ways if way in ("vmap", "parts")]
     if stacked:
-        obstacle = why_not_stacked(plan.model.to(plan.backend.device), x_b)
+        obstacle = why_not_stacked(plan.model, x_b)
+        if drawn == "others":
+            obstacle = "it draws random numbers of NumPy or Python, one for all workers"
         if obstacle is not None:
             refused |= dict.fromkeys(stacked, obstacle)
     in_threads: list[Way] = [way for way in ways if way in _ALONE and way not in refused]
@@ -199,18 +204,32 @@ def _refused(plan: Plan, data: TaskData, ways: Sequence[Way]) -> dict[str, str]:
         return refused
     if plan.backend.device != "cpu":
         refused |= dict.fromkeys(in_threads, "threads share one GPU")
-    elif _draws(plan, (each(lambda x: x.unsqueeze(0), x_b), y_b.unsqueeze(0))):
-        why = "it draws random numbers, in an order that threads would change"
+    elif drawn is not None:
+        what = "comes to something else each time" if drawn == "own" else "draws random numbers"
+        why = f"it {what}, in an order that threads would change"
         refused |= dict.fromkeys(in_threads, why)
     return refused
 
 
-def _draws(plan: Plan, batch: Batch) -> bool:
-    """Whether the model or the loss takes random numbers of one worker's batch."""
-    before = torch.get_rng_state()
+def _drawn(plan: Plan, batch: Batch) -> str | None:
+    """Of whose generators the model or the loss takes random numbers of one worker's batch: those
+    of "torch", "others", which are NumPy and Python, or its "own": on a CPU it comes to something
+    else a second time. None: it draws nothing.
+    """
     model = StackedModel(plan.model, 1, stacking=Stacking(way="loop"))
-    losses(plan, model, batch)
-    return not torch.equal(before, torch.get_rng_state())
+    buffers = [buffer.clone() for buffer in model.buffers()]
+    of_torch, of_others = torch.get_rng_state(), generators.of_others()
+    first = losses(plan, model, batch)
+    if of_others != generators.of_others():
+        return "others"
+    if not torch.equal(of_torch, torch.get_rng_state()):
+        return "torch"
+    if plan.backend.device != "cpu":  # whose threads alone would mix up its own
+        return None
+    for buffer, before in zip(model.buffers(), buffers, strict=True):
+        buffer.data = before
+    is_alike = first.allclose(losses(plan, model, batch), rtol=0, atol=0, equal_nan=True)
+    return None if is_alike else "own"
 
 
 def _measured(plan: Plan, data: TaskData, ways: Sequence[Way]) -> dict[str, float]:

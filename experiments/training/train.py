@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from bagua_algos.communication.communicator import Averager, Communicator
 from bagua_algos.engine.step_observer import StepObserver
 from bagua_algos.worker_axis.models import StackedModel
+from experiments.plan import generators
 from experiments.plan.plan import Plan
 from experiments.tasks.base import Split, TaskData
 from experiments.tasks.batches import Batches
@@ -140,7 +140,7 @@ class _State:
             "halving_doubling_bytes": communicator.halving_doubling_bytes,
             "step": self.take_step.state_dict(),
             "distributed": distributed.state_dict(),
-            "generators": [generator.get_state() for generator in _generators(plan)],
+            **generators.state_dict(plan.backend.device),
             **self.meter.state_dict(),
             "exposed_communication_s": distributed.exposed_communication_s,
             "data_wait_s": self.take_step.reading.waited_s,
@@ -165,8 +165,7 @@ class _State:
         self.take_step.optimizer.load_state_dict(state["optimizer"])
         self.take_step.load_state_dict(state["step"])
         if saved.num_processes == own.num_processes:
-            for generator, drawn in zip(_generators(plan), state["generators"], strict=True):
-                generator.set_state(drawn)
+            generators.load_state_dict(state, plan.backend.device)
         else:
             check_portable(state, plan, saved.num_processes)
         distributed.load_state_dict(state["distributed"])
@@ -176,15 +175,6 @@ class _State:
         if BATCHES in state:
             self.batches = self.batches.going_on(state[BATCHES], step)
         return step
-
-
-def _generators(plan: Plan) -> list[torch.Generator]:
-    """Those that random layers draw from."""
-    on_gpu = plan.backend.device == "cuda"
-    return [
-        torch.default_generator,
-        *([torch.cuda.default_generators[torch.cuda.current_device()]] if on_gpu else []),
-    ]
 
 
 def _checkpoints(run: Path, communicator: Communicator) -> Checkpoints:

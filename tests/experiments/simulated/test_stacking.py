@@ -2,8 +2,12 @@
 come out otherwise.
 """
 
+import itertools
+import random
 import shutil
+from functools import partial
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -78,6 +82,45 @@ def test_a_model_is_computed_only_in_ways_that_do(tmp_path):
     drawing = with_model(plan_of(tmp_path, "cluster.stacking=shares"), Drawing())
     with pytest.raises(UserError, match="shares does not do for model=mlp"):
         choose_stacking(drawing, data)
+
+
+class Scaled(Drawing):
+    """By a number that `draw` gives at each call."""
+
+    def __init__(self, draw):
+        super().__init__()
+        self.draw = draw
+
+    def forward(self, x_b):
+        return self.layers[2](x_b.flatten(1)) * self.draw()
+
+
+def of_numpy():
+    """As `np.random.random`, which copies of a model would have a generator of their own of."""
+    return np.random.random()
+
+
+def counted():
+    """A function that gives another number at each call, and is copied with what it counts."""
+    return partial(next, itertools.count(1))
+
+
+@pytest.mark.parametrize(
+    ("make_draw", "refused"),
+    [
+        (lambda: random.random, {"vmap", "parts", "shares"}),
+        (lambda: of_numpy, {"vmap", "parts", "shares"}),
+        (lambda: partial(torch.rand, ()), {"parts", "shares"}),
+        (counted, {"parts", "shares"}),
+        (lambda: partial(float, 2), set()),
+    ],
+    ids=["Python", "NumPy", "torch", "own", "none"],
+)
+def test_a_model_that_draws_is_computed_in_ways_that_keep_the_order(make_draw, refused, tmp_path):
+    torch.set_num_threads(2)
+    plan = plan_of(tmp_path)
+    choice = choose_stacking(with_model(plan, Scaled(make_draw())), plan.task.load())
+    assert set(choice.refused) == refused
 
 
 @pytest.mark.parametrize(
