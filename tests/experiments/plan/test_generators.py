@@ -28,7 +28,7 @@ def test_a_seed_begins_each_generator(seed):
 
 def test_a_file_has_where_each_generator_is(tmp_path):
     generators.begin(3)
-    random.gauss(0, 1), np.random.normal()  # each makes two numbers, and keeps the second one
+    _ = random.gauss(0, 1), np.random.normal()  # each makes two numbers, and keeps the second one
     torch.save(generators.state_dict("cpu"), tmp_path / "state.pt")
     first = [drawn(), random.gauss(0, 1), np.random.normal()]
     generators.begin(4)

@@ -68,7 +68,7 @@ def test_a_model_that_draws_is_repeated_and_goes_on_bit_for_bit(draw, tmp_path):
     losses = []
     for plan in plans:
         object.__setattr__(plan, "model", Drawing(draw))
-        random.random(), np.random.random(), torch.rand(())  # as rehearsals do
+        _ = random.random(), np.random.random(), torch.rand(())  # as rehearsals do
         losses.append([(row.step, row.loss, row.validation_loss) for row in rows_of(plan, data)])
     whole, again, resumed = losses
     assert whole == again
