@@ -4,10 +4,8 @@ Shapes: k copies, b examples of each.
 """
 
 import math
-import random
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -38,10 +36,8 @@ def why_not_stacked(model: nn.Module, x_b: Inputs) -> str | None:
         if part._backward_hooks or part._backward_pre_hooks:
             return f"vmap calls no hooks of backward passes, as that of the module {name!r}"
     for evaluating in (False, True):
-        of_torch, of_python = torch_states(), _python_states()
+        of_torch = torch_states()
         alone = _computed(model, x_b, evaluating=evaluating)
-        if _python_states() != of_python:
-            return "it draws random numbers that are not torch's, and vmap would once for all"
         try:
             stacked = _computed(model, x_b, num_copies=2, evaluating=evaluating)
         except Exception as error:
@@ -55,12 +51,6 @@ def torch_states() -> list[bytes]:
     """Those of torch's generators; others once random numbers have been drawn."""
     on_gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     return [state.numpy().tobytes() for state in (torch.get_rng_state(), *on_gpus)]
-
-
-def _python_states() -> tuple[object, ...]:
-    """Those of the generators of Python and of NumPy."""
-    _, keys, place, *_ = np.random.get_state()
-    return random.getstate(), np.asarray(keys).tobytes(), place
 
 
 def _computed(

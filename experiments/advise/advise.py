@@ -15,7 +15,7 @@ from experiments.advise.candidates import (
     TRAINING_S,
     Candidate,
     Field,
-    check_nodes,
+    check_network,
     check_target,
     gather,
     outcomes_of,
@@ -57,7 +57,7 @@ def advise(
         conditions = [other.condition for other in networks] or [plans[0].net]
         for plan in plans:
             for condition in conditions:
-                check_nodes(plan, condition)
+                check_network(plan, condition)
         if num_verified:
             check_launchable(plans, conditions)
         _expect(work, plans, len(conditions), num_seeds, num_verified)

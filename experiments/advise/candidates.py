@@ -110,7 +110,7 @@ class Candidate:
     def outcomes(self, net: NetworkCondition) -> list[SimulatedOutcome]:
         """One for each seed, on a network.
 
-        Raises `UserError` as `check_nodes` does.
+        Raises `UserError` as `check_network` does.
         """
         return outcomes_of([self], net)[0]
 
@@ -124,10 +124,10 @@ def outcomes_of(
     """Of each candidate one for each seed, on a network. What is to be trained for it is trained
     side by side, on all cores, as a `part` of `work`.
 
-    Raises `UserError` as `check_nodes` does.
+    Raises `UserError` as `check_network` does.
     """
     for candidate in candidates:
-        check_nodes(candidate.plans[0], net)
+        check_network(candidate.plans[0], net)
     for candidate in candidates:
         if candidate.depends_on_timing:
             candidate.trainings = []
@@ -201,11 +201,15 @@ def _train(plan: Plan, candidate: Candidate) -> _Trained:
     return _Trained(training, said, candidate.training_s)
 
 
-def check_nodes(plan: Plan, net: NetworkCondition) -> None:
-    """Raise `UserError` where `plan` averages within nodes, and the network `net` has others, or
-    none.
+def check_network(plan: Plan, net: NetworkCondition) -> None:
+    """Raise `UserError` where the network `net` names a worker that `plan` has not, or `plan`
+    averages within nodes, and `net` has others, or none.
     """
-    if plan.algorithm.needs_nodes and replace(plan, net=net).nodes != plan.nodes:
+    try:
+        there = replace(plan, net=net)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    if plan.algorithm.needs_nodes and there.nodes != plan.nodes:
         raise UserError(
             f"{plan.names['algo']} averages within nodes: compare networks with the same nodes "
             "only, or take algo.hierarchical=false"

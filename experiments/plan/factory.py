@@ -1,6 +1,5 @@
 """From Hydra's configuration to a plan: all objects made, all numbers checked, nothing started."""
 
-import random
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from omegaconf import DictConfig
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from bagua_net import library
+from experiments.plan import generators
 from experiments.plan.late_compiler import put_off_compiler
 from experiments.plan.limits.of_pairs import check_algorithm
 from experiments.plan.part import check_first, make_part
@@ -39,8 +39,7 @@ def make_plan(config: DictConfig, folder: Path) -> Plan:
     """
     check_first(config)
     put_off_compiler()
-    for begin in (torch.manual_seed, np.random.seed, random.seed):
-        begin(config.seed)
+    generators.begin(config.seed)
     parts = {group: make_part(config[group], group) for group in GROUPS}
     parts["model"] = _with_tensors(parts["model"])
     values = {f.name: config[f.name] for f in fields(Schema) if f.name not in GROUPS}

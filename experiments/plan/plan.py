@@ -233,6 +233,7 @@ class Plan:
         check_streams(self.streams, self.pieces)
         check_pattern(self.pattern)
         check_workers(self, self.parts)
+        self.net.check_num_workers(self.workers)
         if self.task.num_classes is None and self.target.metric != LOSS:
             raise ValueError(
                 f"task={self.names['task']} has no classes, so that there is no "

@@ -13,6 +13,7 @@ from bagua_algos.communication.patterns import with_pattern
 from bagua_algos.communication.process_group import ProcessGroupCommunicator
 from bagua_algos.communication.streams import AUTO, with_streams
 from bagua_algos.worker_axis.models import SingleModel
+from experiments.plan import generators
 from experiments.plan.plan import Plan
 from experiments.real.pace import Meeting, make_pace
 from experiments.tasks.base import TaskData
@@ -86,7 +87,7 @@ def work(
     assert plan.backend.process_group is not None, "simulated workers have no process"
     schedule_as_batch()
     torch.set_num_threads(plan.cluster.threads_per_worker)
-    torch.manual_seed(plan.seed * plan.workers + surroundings.rank)
+    generators.begin(plan.seed * plan.workers + surroundings.rank)
     os.environ.update(surroundings.environment)
     steps_ahead = None
     if surroundings.gpu is not None:

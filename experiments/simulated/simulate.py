@@ -22,6 +22,7 @@ from bagua_algos.communication.streams import AUTO, NumStreams
 from bagua_algos.engine.script.elementwise import check_elementwise
 from bagua_algos.fused.equal_rows import BrokenPromiseError
 from bagua_algos.worker_axis.models import StackedModel
+from experiments.plan import generators
 from experiments.plan.plan import Plan
 from experiments.simulated.clocks import SimulatedClocks
 from experiments.simulated.kept_memory import kept_memory
@@ -153,7 +154,7 @@ def train_simulated(
     communicator = StackedCommunicator(plan.workers, clocks, clocks.now_s, nodes=plan.nodes)
     with kept_memory():  # as in training
         choice = choose_stacking(plan, data)
-    torch.manual_seed(plan.seed)
+    generators.begin(plan.seed)
     model = StackedModel(plan.model, plan.workers, stacking=choice.stacking)
     if plan.resume is None:
         on_stacking(choice)

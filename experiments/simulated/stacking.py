@@ -24,6 +24,7 @@ from bagua_algos.worker_axis.inputs import each
 from bagua_algos.worker_axis.models import StackedModel
 from bagua_algos.worker_axis.stacking import WAYS, Stacking, Way
 from bagua_algos.worker_axis.trial import torch_states, why_not_stacked
+from experiments.plan import generators
 from experiments.plan.identity import identity
 from experiments.plan.plan import MEASURED, Plan
 from experiments.tasks.base import Batch, TaskData
@@ -189,38 +190,45 @@ def _refused(plan: Plan, data: TaskData, ways: Sequence[Way]) -> dict[str, str]:
     if list(ways) == ["loop"]:
         return {}
     x_b, y_b = examples(plan, data.train, np.arange(min(2, len(data.train))))
-    refused: dict[str, str] = {}
-    stacked: list[Way] = [way for way in ways if way in ("vmap", "parts")]
-    if stacked:
-        obstacle = why_not_stacked(plan.model.to(plan.backend.device), x_b)
-        if obstacle is not None:
-            refused |= dict.fromkeys(stacked, obstacle)
-    in_threads: list[Way] = [way for way in ways if way in _ALONE and way not in refused]
-    if not in_threads:
-        return refused
+    plan.model.to(plan.backend.device)
+    by_vmap, in_threads = _obstacles(plan, (each(lambda x: x.unsqueeze(0), x_b), y_b.unsqueeze(0)))
+    stacked = {"vmap", "parts"}.intersection(ways)
+    if stacked and by_vmap is None:
+        by_vmap = why_not_stacked(plan.model, x_b)
     if plan.backend.device != "cpu":
-        refused |= dict.fromkeys(in_threads, "threads share one GPU")
-    else:
-        batch = each(lambda x: x.unsqueeze(0), x_b), y_b.unsqueeze(0)
-        obstacle = _why_not_in_threads(plan, batch)
-        if obstacle is not None:
-            refused |= dict.fromkeys(in_threads, obstacle)
+        in_threads = "threads share one GPU"
+    refused: dict[str, str] = {}
+    if in_threads is not None:
+        refused |= {way: in_threads for way in ways if way in _ALONE}
+    if by_vmap is not None:
+        refused |= dict.fromkeys(stacked, by_vmap)
     return refused
 
 
-def _why_not_in_threads(plan: Plan, batch: Batch) -> str | None:
-    """What the model or the loss does with one worker's batch that threads would mix up."""
-    before = torch_states()
+def _obstacles(plan: Plan, batch: Batch) -> tuple[str | None, str | None]:
+    """What keeps `vmap`, and what keeps threads, from computing the model and the loss as the loop
+    does, by two passes of one worker's batch; None: nothing that these show.
+    """
     model = StackedModel(plan.model, 1, stacking=Stacking(way="loop"))
+    buffers = [buffer.clone() for buffer in model.buffers()]
     versions = [parameter._version for parameter in model.parameters()]
-    losses(plan, model, batch)
-    if torch_states() != before:
-        return "it draws random numbers, in an order that threads would change"
+    of_torch, of_others = torch_states(), generators.of_others()
+    first = losses(plan, model, batch)
+    order = "in an order that threads would change"
+    if generators.of_others() != of_others:
+        by_vmap = "it draws random numbers of NumPy or Python, one for all workers"
+        return by_vmap, f"it draws random numbers, {order}"
+    if torch_states() != of_torch:
+        return None, f"it draws random numbers, {order}"
     if [parameter._version for parameter in model.parameters()] != versions:
-        return (
+        why = (
             "it changes a parameter in place, and autograd takes that for a change of all workers'"
         )
-    return None
+        return None, why
+    for buffer, before in zip(model.buffers(), buffers, strict=True):
+        buffer.data = before
+    is_alike = first.allclose(losses(plan, model, batch), rtol=0, atol=0, equal_nan=True)
+    return None, None if is_alike else f"it comes to something else each time, {order}"
 
 
 def _measured(plan: Plan, data: TaskData, ways: Sequence[Way]) -> dict[str, float]:

@@ -92,10 +92,14 @@ class Partition:
             smallest = int(shares.sizes.min())
             if smallest >= batch_size:
                 return shares
+        helps = ["fewer workers"]
+        if smallest or may_grow:
+            helps.append("a smaller batch_size")
+        if self.sizes == "unequal" and len(split) // num_workers >= batch_size:
+            helps += ["a greater data.alpha"] * may_grow + ["data.sizes=equal"]
         raise UserError(
             f"data.partition={self.kind} leaves a worker {smallest} of {len(split)} "
-            f"examples, less than a batch of {batch_size}: take fewer workers, a smaller "
-            "batch_size, a greater data.alpha or data.sizes=equal"
+            f"examples, less than a batch of {batch_size}: take {' or '.join(helps)}"
         )
 
     def _groups(self, split: Split) -> Indices:

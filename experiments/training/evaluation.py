@@ -33,6 +33,7 @@ class Evaluation(NamedTuple):
     """Of the mean of the workers' models: its accuracy, its mean loss in nats, their spread about
     it, and its `score` by the target's metric, None where that is accuracy. `own` is by that metric
     too, of the models that the workers have themselves, each on its shard; None where they agree.
+    Accuracy and loss of a split in which no label counts are NaN.
     """
 
     accuracy: float

@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from bagua_algos.communication.communicator import Averager, Communicator
 from bagua_algos.engine.step_observer import StepObserver
 from bagua_algos.worker_axis.models import StackedModel
+from experiments.plan import generators
 from experiments.plan.plan import Plan
 from experiments.tasks.base import Split, TaskData
 from experiments.tasks.batches import Batches
@@ -67,7 +67,7 @@ def train(
             after an evaluation or a checkpoint.
 
     Raises:
-        DivergedError: the loss is not finite.
+        DivergedError: the loss of a worker's batch or of an evaluation is not finite.
         CommunicationError: another worker is gone or silent.
     """
     optimizer = plan.make_optimizer(model.parameters())
@@ -79,7 +79,7 @@ def train(
     training = _Training(plan, communicator, averager or communicator, rows, not to_target_alone)
     with closing(take_step.reading):
         step, time_s, validation = training.run(pace, data.validation)
-    test = NOT_EVALUATED if to_target_alone else training.evaluate(data.test)
+    test = NOT_EVALUATED if to_target_alone else training.evaluate(data.test, step, "test")
     result = rows.result(step, time_s, validation, test)
     _end(take_step.distributed)
     return result
@@ -140,7 +140,7 @@ class _State:
             "halving_doubling_bytes": communicator.halving_doubling_bytes,
             "step": self.take_step.state_dict(),
             "distributed": distributed.state_dict(),
-            "generators": [generator.get_state() for generator in _generators(plan)],
+            **generators.state_dict(plan.backend.device),
             **self.meter.state_dict(),
             "exposed_communication_s": distributed.exposed_communication_s,
             "data_wait_s": self.take_step.reading.waited_s,
@@ -165,8 +165,7 @@ class _State:
         self.take_step.optimizer.load_state_dict(state["optimizer"])
         self.take_step.load_state_dict(state["step"])
         if saved.num_processes == own.num_processes:
-            for generator, drawn in zip(_generators(plan), state["generators"], strict=True):
-                generator.set_state(drawn)
+            generators.load_state_dict(state, plan.backend.device)
         else:
             check_portable(state, plan, saved.num_processes)
         distributed.load_state_dict(state["distributed"])
@@ -176,15 +175,6 @@ class _State:
         if BATCHES in state:
             self.batches = self.batches.going_on(state[BATCHES], step)
         return step
-
-
-def _generators(plan: Plan) -> list[torch.Generator]:
-    """Those that random layers draw from."""
-    on_gpu = plan.backend.device == "cuda"
-    return [
-        torch.default_generator,
-        *([torch.cuda.default_generators[torch.cuda.current_device()]] if on_gpu else []),
-    ]
 
 
 def _checkpoints(run: Path, communicator: Communicator) -> Checkpoints:
@@ -300,7 +290,7 @@ class _Training:
             if done % plan.eval_every == 0 or done == plan.max_steps:
                 goes_on = step < limit or not plan.algorithm.depends_on_timing
                 time_s, late_s = self._stop_clock(goes_on)
-                validation = self.evaluate(examples)
+                validation = self.evaluate(examples, done, "validation")
                 rows.report_evaluation(done, time_s, validation)
                 if plan.stop_at_target and plan.target.is_reached(validation.value):
                     break
@@ -316,11 +306,13 @@ class _Training:
             self.rows.state.take_step.distributed.stand_still()
         return meter.stop(self.communicator, goes_on=goes_on)
 
-    def evaluate(self, split: Split) -> Evaluation:
-        """Evaluate on `split`; a collective call."""
+    def evaluate(self, split: Split, step: int, name: str) -> Evaluation:
+        """Evaluate on `split`, the set of that name, after `step`; a collective call. Raises
+        DivergedError for a loss that is not finite, on all workers alike.
+        """
         distributed = self.rows.state.take_step.distributed
         with _uncounted(distributed):
-            return evaluate(
+            found = evaluate(
                 self.plan,
                 split,
                 distributed,
@@ -328,6 +320,10 @@ class _Training:
                 scores_own=self.scores_own,
                 on_batch=self.rows.on_progress,
             )
+        has_labels = self.plan.task.num_classes is None or not math.isnan(found.accuracy)
+        if has_labels and not math.isfinite(found.loss):
+            raise DivergedError(f"the loss on the {name} set is {found.loss} after step {step}")
+        return found
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from netsim.conditions.link import check_keys, check_number
-from netsim.conditions.periods import period_number
+from netsim.conditions.periods import SHORTEST_S, period_number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +39,11 @@ class Fault:
             raise ValueError("A fault of for_s=0 never happens: choose more, or leave it out.")
         if self.every_s is not None:
             check_number("every_s", self.every_s)
+            if self.every_s < SHORTEST_S:
+                raise ValueError(
+                    f"A link that fails every every_s={self.every_s} changes too often: choose at "
+                    f"least {SHORTEST_S:g} s."
+                )
             if self.every_s <= self.for_s:
                 raise ValueError(
                     f"A link that fails for for_s={self.for_s} every every_s={self.every_s} is "

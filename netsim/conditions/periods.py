@@ -1,5 +1,10 @@
 """What happens again and again: in which of its periods a time is."""
 
+SHORTEST_S = 1e-3
+"""No link changes again and again in less time: a real one is not switched so fast, and the times
+of one operation over it would not be found.
+"""
+
 
 def period_number(at_s: float, first_s: float, every_s: float) -> int:
     """The k of the last period that has begun: period k begins at first_s + k * every_s.

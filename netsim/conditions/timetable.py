@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from netsim.conditions.link import LINK_FIELDS, check_keys, check_number
-from netsim.conditions.periods import period_number
+from netsim.conditions.periods import SHORTEST_S, period_number
 
 TRACES = Path(__file__).with_name("traces")
 TRACE_COLUMNS = ("time_s", "rate_mbit", "delay_ms")
@@ -114,5 +114,11 @@ def from_trace(path: str | os.PathLike[str]) -> Timetable:
         check_number(f"time_s of the trace {path!r}", time_s)
     if times_s[0] != 0 or any(later <= earlier for earlier, later in pairwise(times_s)):
         raise ValueError(f"The times of the trace {path!r} have to begin at 0 and to increase.")
+    num_rows = len(rows) - 1
+    if times_s[-1] < num_rows * SHORTEST_S * (1 - 1e-9):  # but for rounding
+        raise ValueError(
+            f"The trace {path!r} changes too often, {num_rows} times in {times_s[-1]:g} s: leave "
+            f"rows at least {SHORTEST_S:g} s apart on the mean."
+        )
     steps = tuple((time_s, {"rate_mbit": r, "delay_ms": d}) for time_s, r, d in rows[:-1])
     return Timetable(steps=steps, period_s=times_s[-1])

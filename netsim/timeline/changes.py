@@ -9,13 +9,14 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from host.errors import UserError
 from netsim.timeline.cost import Cost
 from netsim.timeline.cost_model import CostedOperation, CostModel
 from netsim.timeline.link_table import Array
 from netsim.timeline.tcp.windows import Windows
 
-MAX_IDLE = 100_000
-"""Changes of the links in a row during which nothing of an operation gets through."""
+MAX_CHANGES = 100_000
+"""Of the links, while one operation is under way."""
 
 
 def finish(
@@ -25,7 +26,7 @@ def finish(
     handed over, `[n]` each.
 
     Raises:
-        ValueError: if it never ends.
+        UserError: if it never ends.
     """
     if not model.varies:
         table, _ = model.at(float(starts_s.min()))
@@ -90,10 +91,10 @@ def _through_s(
     takes_s = takes(cost)
     at_s, left, ends_s = starts_s, np.ones_like(starts_s), starts_s + takes_s
     held_up_s = np.zeros_like(starts_s)
-    num_idle = 0
+    num_changes = 0
     while until_s < np.inf and not (is_through := ends_s <= until_s).all():
-        num_idle = 0 if np.isfinite(takes_s[~is_through]).any() else num_idle + 1
-        _check_gets_on(operation, num_idle, until_s)
+        num_changes += 1
+        _check_gets_through(operation, num_changes, until_s)
         moved_s = np.where(is_through, 0, np.maximum(until_s - at_s, 0))
         held_up_s = held_up_s + np.where(np.isinf(takes_s), moved_s, 0)
         share = np.divide(moved_s, takes_s, out=np.zeros_like(left), where=moved_s > 0)
@@ -109,18 +110,18 @@ def _through_s(
     return first, ends_s, held_up_s
 
 
-def _check_gets_on(operation: CostedOperation, num_idle: int, at_s: float) -> None:
-    if num_idle > MAX_IDLE:
-        raise ValueError(
-            f"{operation.name} does not get on: in the {MAX_IDLE:,} last changes of the links "
-            f"until {at_s:g} s, those that it needs were never up at once; give a fault an end, or "
-            "other times, or a trace fewer rows."
+def _check_gets_through(operation: CostedOperation, num_changes: int, at_s: float) -> None:
+    if num_changes > MAX_CHANGES:
+        raise UserError(
+            f"{operation.name} does not get through: the links have changed {MAX_CHANGES:,} times "
+            f"until {at_s:g} s, and those that it needs are too slow for that, or never up at "
+            "once; give faults an end, other times or longer ones, or a trace fewer rows."
         )
 
 
 def _check_ends(operation: CostedOperation, at_s: Array, ends_s: Array) -> None:
     if not np.isfinite(ends_s).all():
-        raise ValueError(
+        raise UserError(
             f"{operation.name} never ends: a link that it needs is down for ever from "
             f"{at_s.max():g} s on; give the fault an end, or loss_pct less than 100."
         )

@@ -155,7 +155,8 @@ class Lanes:
         """Let everything happen that has been put into the lanes.
 
         Raises:
-            ValueError: if an operation never ends, or has an unknown name.
+            UserError: if an operation never ends.
+            ValueError: if it has an unknown name.
         """
         starts_s = [self._look_ahead(lane) for lane in self._lanes]
         while (start_s := min(starts_s)) < np.inf:

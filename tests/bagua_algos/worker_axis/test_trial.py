@@ -1,8 +1,5 @@
 """What keeps vmap from computing stacked copies of a model: all but what it computes as one."""
 
-import random
-
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -68,8 +65,6 @@ X = torch.randn(2, 3, generator=torch.Generator().manual_seed(0))
         (of_first, "by vmap its parameter 'first.weight' gets another gradient"),
         (lambda own, h_b: h_b + 0.5 * h_b.requires_grad, "by vmap it has other outputs"),
         (checkpointed, "t() expects a tensor with <= 2 dimensions, but self is 3D"),
-        (lambda own, h_b: h_b * random.random(), "not torch's"),
-        (lambda own, h_b: h_b * float(np.random.rand()), "not torch's"),
     ],
 )
 def test_what_vmap_computes_otherwise_is_told(between, obstacle):

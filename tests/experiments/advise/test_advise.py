@@ -409,6 +409,14 @@ def test_networks_with_other_nodes_are_refused_where_workers_average_within_node
         candidate.outcomes(NetworkCondition(rate_mbit=10))
 
 
+def test_networks_of_more_workers_and_those_that_let_nothing_through_are_refused():
+    (candidate,) = gather(choose(["algo=allreduce", *SMALL]), 1).candidates
+    with pytest.raises(UserError, match="workers names the rank 70, and"):
+        candidate.outcomes(NetworkCondition(workers={70: {"rate_mbit": 1}}))
+    with pytest.raises(UserError, match="never ends: a link that it needs is down for ever"):
+        candidate.outcomes(NetworkCondition(loss_pct=100))
+
+
 def test_the_command_ranks_on_all_networks_and_writes_a_page(tmp_path):
     ended = advise(
         *("algo=allreduce,async", *SMALL, "target_accuracy=0.6", "--seeds", "1"),

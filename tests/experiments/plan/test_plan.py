@@ -73,6 +73,16 @@ def test_every_choice_can_be_made(choice):
         check_name(plan_of(*words), choice)
 
 
+@pytest.mark.parametrize("backend", ["gloo", "sim"])
+def test_a_network_names_none_but_workers_that_there_are(backend):
+    words = (f"backend={backend}", "workers=3")
+    faults = "net.faults=[{worker: WORKER, at_s: 1, for_s: 1}]"
+    for net in ("net.workers={WORKER: {rate_mbit: 1}}", faults):
+        plan_of(*words, net.replace("WORKER", "2"))
+        with pytest.raises(UserError, match="names the rank 3, and 3 workers have the ranks 0 to"):
+            plan_of(*words, net.replace("WORKER", "3"))
+
+
 def check_name(plan: Plan, choice: str) -> None:
     """Of a plan that is made of a choice."""
     group, name = choice.split("=")

@@ -1,5 +1,7 @@
+import random
 from typing import Any
 
+import numpy as np
 import pytest
 
 from bagua_algos.communication.rendezvous import file_rendezvous
@@ -55,15 +57,19 @@ def test_a_resumed_run_takes_the_pattern_that_was_measured(recorded, tmp_path, m
     assert fields["pattern_trial"] is None
 
 
-def test_sockets_hear_of_the_streams_that_share_them_before_training(tmp_path, monkeypatch):
+def test_generators_and_sockets_hear_of_seed_and_streams_before_training(tmp_path, monkeypatch):
     heard = []
 
     def train(*arguments, **options):
         assert heard == [3]
+        assert random.random() == random.Random(5).random()
+        assert np.random.random() == np.random.RandomState(5).random_sample()
         raise DivergedError("it trains")
 
     monkeypatch.setattr(work, "train", train)
-    plan = make_plan(compose_config(["algo=allreduce", "workers=1", "streams=3"]), tmp_path)
+    plan = make_plan(
+        compose_config(["algo=allreduce", "workers=1", "streams=3", "seed=5"]), tmp_path
+    )
     unused: Any = None
     surroundings = work.Surroundings(
         rank=0,

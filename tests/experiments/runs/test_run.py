@@ -58,6 +58,20 @@ def test_a_loss_that_is_not_finite_at_a_stop_is_seen_whatever_is_logged(tmp_path
 
 
 @pytest.mark.parametrize(
+    ("algorithm", "backend"), [("allreduce", "sim"), ("local_sgd", "sim"), ("async", "gloo")]
+)
+def test_a_model_of_nan_reaches_no_target(algorithm, backend, tmp_path):
+    """One of ten classes is right, by chance; the loss before the last step was finite."""
+    words = [f"algo={algorithm}", f"backend={backend}", "net=none", "model=mlp", "workers=2"]
+    words += ["lr_scale=1e38", "max_steps=1", "eval_every=1", "target_accuracy=0.05"]
+    assert run(compose_config([*words, "stop_at_target=true"]), tmp_path) == "diverged"
+    assert [(row.kind, row.step) for row in load_rows(tmp_path)] == [("step", 1)]
+    summary = app.summary(tmp_path)
+    assert summary["reason"] == "the loss on the validation set is nan after step 1"
+    assert summary["time_to_accuracy_s"] is None and summary["final_accuracy"] is None
+
+
+@pytest.mark.parametrize(
     ("words", "is_told"),
     [
         (["workers=9"], True),

@@ -20,6 +20,7 @@ from experiments.simulated.kept_trainings import (
     digest_of_code,
     simulate_once,
 )
+from host.errors import UserError
 from tests import app
 
 SMALL = (
@@ -73,6 +74,14 @@ def test_a_training_serves_another_network(algo, tmp_path):
         times = [getattr(row, name) for row in rows_alone]
         assert [getattr(row, name) for row in rows_again] == pytest.approx(times)
     assert again["steps_per_s"] == pytest.approx(alone["steps_per_s"])
+
+
+def test_a_network_that_lets_nothing_through_is_told_of_where_clocks_run_alone(tmp_path):
+    record(tmp_path, "first", "algo=allreduce", "net=slow_tcp")
+    with pytest.raises(UserError, match="never ends: a link that it needs is down for ever"):
+        run(config_of("algo=allreduce", "net.loss_pct=100"), tmp_path / "cut", study=tmp_path)
+    summary = app.summary(tmp_path / "cut")
+    assert (summary["status"], summary["replayed_from"]) == ("failed", "first")
 
 
 @pytest.mark.parametrize(

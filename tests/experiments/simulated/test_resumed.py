@@ -1,9 +1,14 @@
 """A simulated run that goes on from a checkpoint: its record is that of one that never stopped."""
 
+import random
 import shutil
 from dataclasses import asdict, replace
+from functools import partial
 
+import numpy as np
 import pytest
+import torch
+from torch import nn
 
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
@@ -35,6 +40,39 @@ def rows_of(plan, data):
     rows = []
     train_simulated(plan, data, PROFILE, rows.append)
     return rows
+
+
+class Drawing(nn.Module):
+    """A layer times a number that `draw` gives."""
+
+    def __init__(self, draw):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.draw = nn.Linear(784, 10), draw
+
+    def forward(self, x_b):
+        return self.layer(x_b.flatten(1)) * self.draw()
+
+
+def of_numpy():
+    """As `np.random.random`, which copies of a model would have a generator of their own of."""
+    return np.random.random()
+
+
+@pytest.mark.parametrize("draw", [random.random, of_numpy, partial(torch.rand, ())])
+def test_a_model_that_draws_is_repeated_and_goes_on_bit_for_bit(draw, tmp_path):
+    words = ("algo=allreduce", "cluster.stacking=loop")
+    plans = [plan_of(tmp_path / name, *words) for name in ("whole", "again")]
+    plans.append(resumed_plan(tmp_path, *words))
+    data = plans[0].task.load()
+    losses = []
+    for plan in plans:
+        object.__setattr__(plan, "model", Drawing(draw))
+        _ = random.random(), np.random.random(), torch.rand(())  # as rehearsals do
+        losses.append([(row.step, row.loss, row.validation_loss) for row in rows_of(plan, data)])
+    whole, again, resumed = losses
+    assert whole == again
+    assert resumed == [row for row in whole if row[0] > 4]
 
 
 def late(rows):

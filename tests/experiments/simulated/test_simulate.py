@@ -319,6 +319,14 @@ def test_workers_on_gpus_are_timed_by_one_lane(rehearsed, tmp_path):
             "trace of compute times ends after 1 steps",
         ),
         (("algo=allreduce", "backend=sim", "cluster.straggler=-1"), "straggler must be at least 0"),
+        (
+            ("algo=allreduce", "backend=sim", "workers=3", "net.workers={7: {rate_mbit: 1}}"),
+            "workers names the rank 7, and 3 workers have the ranks 0 to 2",
+        ),
+        (
+            ("algo=allreduce", *SMALL, "backend=sim", "net.workers={1: {up: {loss_pct: 100}}}"),
+            "all_reduce_mean never ends: a link that it needs is down for ever",
+        ),
     ],
 )
 def test_what_cannot_be_simulated_is_refused_in_a_sentence(words, complaint, tmp_path):

@@ -2,8 +2,12 @@
 come out otherwise.
 """
 
+import itertools
+import random
 import shutil
+from functools import partial
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -95,6 +99,45 @@ def test_threads_do_not_change_weights_in_place(tmp_path, way):
     plan = with_model(plan_of(tmp_path, f"cluster.stacking={way}"), Clipped())
     with pytest.raises(UserError, match=f"{way} does not do .* changes a parameter in place"):
         choose_stacking(plan, plan.task.load())
+
+
+class Scaled(Drawing):
+    """By a number that `draw` gives at each call."""
+
+    def __init__(self, draw):
+        super().__init__()
+        self.draw = draw
+
+    def forward(self, x_b):
+        return self.layers[2](x_b.flatten(1)) * self.draw()
+
+
+def of_numpy():
+    """As `np.random.random`, which copies of a model would have a generator of their own of."""
+    return np.random.random()
+
+
+def counted():
+    """A function that gives another number at each call, and is copied with what it counts."""
+    return partial(next, itertools.count(1))
+
+
+@pytest.mark.parametrize(
+    ("make_draw", "refused"),
+    [
+        (lambda: random.random, {"vmap", "parts", "shares"}),
+        (lambda: of_numpy, {"vmap", "parts", "shares"}),
+        (lambda: partial(torch.rand, ()), {"parts", "shares"}),
+        (counted, {"parts", "shares"}),
+        (lambda: partial(float, 2), set()),
+    ],
+    ids=["Python", "NumPy", "torch", "own", "none"],
+)
+def test_a_model_that_draws_is_computed_in_ways_that_keep_the_order(make_draw, refused, tmp_path):
+    torch.set_num_threads(2)
+    plan = plan_of(tmp_path)
+    choice = choose_stacking(with_model(plan, Scaled(make_draw())), plan.task.load())
+    assert set(choice.refused) == refused
 
 
 @pytest.mark.parametrize(

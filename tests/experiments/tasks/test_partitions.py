@@ -112,8 +112,34 @@ def test_tasks_without_groups_are_refused():
     for kind, sentence in (("by_class", "one class an example"), ("by_source", "sources are")):
         with pytest.raises(UserError, match=sentence):
             Partition(kind=kind).shares(one, num_workers=2, batch_size=1, seed=0)
-    with pytest.raises(UserError, match=r"by_class leaves a worker 0 of 3001 .* fewer workers"):
-        shares("by_class", workers=11, sizes="unequal")
+
+
+FEWER, SMALLER, EQUAL = "fewer workers", "a smaller batch_size", "data.sizes=equal"
+
+
+@pytest.mark.parametrize(
+    ("words", "workers", "batch_size", "helps"),
+    [
+        ({"kind": "by_class", "sizes": "unequal"}, 11, 1, [FEWER, EQUAL]),  # of ten classes
+        ({"kind": "by_class", "sizes": "unequal"}, 10, 60, [FEWER, SMALLER]),
+        ({"kind": "by_class"}, 10, 60, [FEWER, SMALLER]),
+        ({"kind": "dirichlet", "alpha": 0.1}, 10, 60, [FEWER, SMALLER]),
+        (
+            {"kind": "dirichlet", "alpha": 1e-3, "sizes": "unequal"},
+            *(50, 9),
+            [FEWER, SMALLER, "a greater data.alpha", EQUAL],
+        ),
+    ],
+)
+def test_a_worker_without_a_batch_is_told_of_with_what_helps(words, workers, batch_size, helps):
+    classes = Split(np.zeros((500, 4)), np.arange(500) % 10)
+    sizes = {"num_workers": workers, "batch_size": batch_size, "seed": 0}
+    with pytest.raises(UserError, match=f"leaves a worker .*: take {' or '.join(helps)}$"):
+        Partition(**words).shares(classes, **sizes)
+    if EQUAL in helps:
+        assert Partition(**words | {"sizes": "equal"}).shares(classes, **sizes)
+    if "a greater data.alpha" in helps:
+        assert Partition(**words | {"alpha": 1e3}).shares(classes, **sizes)
 
 
 def parted(kind: str, **attributes) -> Shares:

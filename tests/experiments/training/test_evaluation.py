@@ -2,6 +2,7 @@ import math
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,10 +15,11 @@ from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.worker_axis.models import SingleModel, StackedModel
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
-from experiments.tasks.base import Split
+from experiments.tasks.base import PADDING, Split
 from experiments.tasks.target import LOWER_IS_BETTER, Target
 from experiments.training import evaluation, train
-from experiments.training.evaluation import evaluate
+from experiments.training.evaluation import Evaluation, evaluate
+from experiments.training.result import DivergedError
 from experiments.training.step import make_step
 from tests.bagua_algos.recorder import Recorder
 
@@ -180,6 +182,41 @@ def test_what_an_evaluation_waits_for_is_no_communication_of_training():
     with train._uncounted(distributed):
         distributed.exposed_communication_s += 0.5
     assert distributed.exposed_communication_s == 2.0
+
+
+def evaluated(words, found, folder, monkeypatch):
+    """A training's evaluation that comes to `found`."""
+    monkeypatch.setattr(train, "evaluate", lambda *_, **__: found)
+    plan = make_plan(compose_config(["algo=allreduce", "backend=sim", *words]), folder)
+    state = SimpleNamespace(take_step=SimpleNamespace(distributed=SimpleNamespace()))
+    state.take_step.distributed.exposed_communication_s = 0.0
+    rows = SimpleNamespace(state=state, on_progress=lambda: None)
+    unused: Any = None
+    training = train._Training(plan, unused, unused, rows, scores_own=True)
+    return training.evaluate(images(), 3, "test")
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+@pytest.mark.parametrize("is_of_classes", [True, False])
+def test_a_loss_that_is_not_finite_is_no_result(is_of_classes, loss, tmp_path, monkeypatch):
+    words = ("task=mnist5k", "model=mlp") if is_of_classes else POINTS
+    found = Evaluation(0.1 if is_of_classes else math.nan, loss, 0.0)
+    with pytest.raises(DivergedError, match=f"the loss on the test set is {loss} after step 3"):
+        evaluated(words, found, tmp_path, monkeypatch)
+
+
+def test_a_split_without_labels_has_no_loss_and_says_nothing_of_the_model(tmp_path, monkeypatch):
+    words = ("task=mnist5k", "model=mlp", "model.hidden=[2]", "workers=1")
+    plan = make_plan(compose_config(["algo=allreduce", "backend=sim", *words]), tmp_path)
+    split = replace(images(), y=np.full(EXAMPLES, PADDING))
+    model = StackedModel(plan.model, 1)
+    communicator = StackedCommunicator(1)
+    optimizer = plan.make_optimizer(model.parameters())
+    distributed = make_step(plan, split, model, optimizer, communicator).distributed
+    found = evaluate(plan, split, distributed, communicator)
+    distributed.close()
+    assert math.isnan(found.accuracy) and math.isnan(found.loss)
+    assert evaluated(words, found, tmp_path, monkeypatch) is found
 
 
 class Modes(nn.Module):

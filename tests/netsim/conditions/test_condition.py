@@ -171,6 +171,10 @@ def test_whoever_waits_for_a_change_finds_it_later_than_now():
         ({"faults": [{"at_s": 0, "for_s": 1}]}, "names one rank"),
         ({"faults": [{"worker": 0, "at_s": 0, "for_s": 0}]}, "never happens"),
         ({"faults": [{"worker": 0, "at_s": 0, "for_s": 3, "every_s": 2}]}, "never up"),
+        (
+            {"faults": [{"worker": 0, "at_s": 0, "for_s": 1e-5, "every_s": 2e-5}]},
+            r"every every_s=2e-05 changes too often: choose at least 0\.001 s",
+        ),
         ({"faults": [{"workers": [True], "at_s": 0, "for_s": 3}]}, "ranks from 0 up, not True"),
     ],
 )

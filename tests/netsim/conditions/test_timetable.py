@@ -56,6 +56,12 @@ def test_before_its_first_step_a_schedule_overrides_nothing():
     assert from_schedule([{"at_s": 3, "delay_ms": 1}]).overrides(2) == {}
 
 
+def test_a_trace_may_change_every_millisecond(tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_text(HEADER + "".join(f"{k / 1000},{k},1\n" for k in range(4)))
+    assert from_trace(str(path)).period_s == 0.003
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -65,6 +71,7 @@ def test_before_its_first_step_a_schedule_overrides_nothing():
         (HEADER + "0,1,1\n1,1\n", "not three numbers"),
         (HEADER + "1,1,1\n2,1,1\n", "begin at 0"),
         (HEADER + "0,1,1\n2,1,1\n2,1,1\n", "increase"),
+        (HEADER + "0,1,1\n1e-12,2,1\n2e-12,0,0\n", "changes too often, 2 times in 2e-12 s: leave"),
         (HEADER + "0,1,1\n5,2,1\ninf,0,0\n", "time_s of the trace .* finite number .* not inf"),
         (HEADER + "0,1,1\nnan,2,1\n9,0,0\n", "time_s of the trace .* finite number .* not nan"),
     ],

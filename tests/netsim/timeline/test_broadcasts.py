@@ -22,6 +22,21 @@ def test_a_broadcast_takes_the_messages_of_its_busiest_branch(num_workers, num_m
     assert seconds == pytest.approx(num_messages * message_s)
 
 
+@pytest.mark.parametrize(
+    ("num_workers", "size", "num_messages"),
+    # Of three nodes, that of the root sends to 3, 4, 5 and 6; of eight workers, a node of 4 to all
+    # of the other one; of nodes of 2, the root's sends to 2, 3, 4 and 5, and the next to 6 and 7.
+    [(7, 3, 4), (8, 4, 4), (8, 2, 4 + 2)],
+)
+def test_the_messages_of_a_nodes_workers_share_its_link(num_workers, size, num_messages):
+    condition = NetworkCondition(
+        rate_mbit=1_000_000, nodes={"size": size, "between": {"rate_mbit": 10}}
+    )
+    message_s = 1_000_000 * WIRE_PER_PAYLOAD * 8e-7
+    seconds = seconds_of(of_all("broadcast", 1_000_000, num_workers), condition, num_workers)
+    assert seconds == pytest.approx(num_messages * message_s, rel=1e-3)
+
+
 @pytest.mark.parametrize("num_workers", [2, 3, 4, 8])
 @pytest.mark.parametrize("num_chunks", [1, 2, 20])
 @pytest.mark.parametrize("slow_mbit", [100, 7])

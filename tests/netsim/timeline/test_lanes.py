@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from host.errors import UserError
 from netsim.conditions.condition import NetworkCondition
 from netsim.conditions.link import wire_per_payload
 from netsim.timeline.cost_model import CostModel
@@ -108,7 +109,7 @@ def test_one_message_that_never_arrives_is_told():
     cut = NetworkCondition(rate_mbit=100, workers={2: {"down": {"loss_pct": 100}}})
     lanes = lanes_of(3, cut)
     lanes.put(0, exchange(1, 3))
-    with pytest.raises(ValueError, match="exchange never ends: a link that it needs is down"):
+    with pytest.raises(UserError, match="exchange never ends: a link that it needs is down"):
         lanes.run()
 
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from host.errors import UserError
 from netsim.conditions.condition import NetworkCondition
 from netsim.conditions.link import wire_per_payload
 from netsim.timeline import changes
@@ -365,22 +366,36 @@ def test_an_outage_is_waited_for():
 
 def test_a_link_that_never_comes_back_is_told():
     timeline = timeline_of(2, NetworkCondition(loss_pct=100))
-    with pytest.raises(ValueError, match="exchange never ends: a link that it needs is down for"):
+    with pytest.raises(UserError, match="exchange never ends: a link that it needs is down for"):
         timeline.on_operation(exchange(1, 2))
 
 
 def test_links_that_are_never_up_at_once_are_told(monkeypatch):
     """One fails in the first half of each second, the other in the second."""
-    monkeypatch.setattr(changes, "MAX_IDLE", 50)
+    monkeypatch.setattr(changes, "MAX_CHANGES", 50)
     faults = [
         {"worker": 0, "at_s": 0.0, "for_s": 0.5, "every_s": 1.0},
         {"worker": 1, "at_s": 0.5, "for_s": 0.5, "every_s": 1.0},
     ]
     timeline = timeline_of(2, NetworkCondition(rate_mbit=100, faults=faults))
     with pytest.raises(
-        ValueError, match=r"does not get on: in the 50 last changes .* never up at once"
+        UserError, match=r"does not get through: .* changed 50 times .* or never up at once"
     ):
         timeline.on_operation(all_to_all(1, 2))
+
+
+@pytest.mark.parametrize("every_s", [0.01, 0.2])
+def test_an_operation_that_too_many_changes_come_upon_is_told(every_s, monkeypatch):
+    """Of 0.95 s, and every second half of a period, beginning with the first, the link is down."""
+    monkeypatch.setattr(changes, "MAX_CHANGES", 50)
+    faults = [{"worker": 0, "at_s": 0.0, "for_s": every_s / 2, "every_s": every_s}]
+    timeline = timeline_of(2, NetworkCondition(rate_mbit=100, faults=faults))
+    if every_s == 0.2:
+        timeline.on_operation(all_to_all(0.95, 2))
+        assert timeline.time_s == pytest.approx([1.95, 1.95], rel=1e-4)
+        return
+    with pytest.raises(UserError, match=r"all_to_all does not get through: .* changed 50 times"):
+        timeline.on_operation(all_to_all(0.95, 2))
 
 
 def test_subgroups_do_not_wait_for_each_other():

@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from netsim.conditions.condition import NetworkCondition
 from netsim.conditions.link import wire_per_payload
@@ -12,9 +14,9 @@ from netsim.timeline.cost import Cost
 from netsim.timeline.cost_model import CostModel
 from netsim.timeline.tcp import throughput as tcp
 from netsim.timeline.tcp.windows import Window, opening_wait_s
-from netsim.timeline.transport import NCCL, SharedHost, Transport
+from netsim.timeline.transport import GLOO, NCCL, SharedHost, Transport
 from tests.netsim.operations import Operation, of_all
-from tests.netsim.timeline.test_cost_model import IDEAL, OPEN, cost_of, seconds_of
+from tests.netsim.timeline.test_cost_model import COLLECTIVES, IDEAL, OPEN, cost_of, seconds_of
 
 WIRE_PER_PAYLOAD = wire_per_payload()
 CHAIN = replace(IDEAL, chunk_bytes=1e9)
@@ -261,3 +263,42 @@ def test_two_streams_of_a_ring_open_their_windows_side_by_side():
         )
         alone_s = opening_wait_s(None, part_bytes, Window(14_480), rate, rate, 0.05)
         assert cold_s - warm_s == pytest.approx(float(alone_s))
+
+
+SLOWER = st.sampled_from([1, 5, 50])
+NETWORKS = st.fixed_dictionaries(
+    {
+        "rate_mbit": st.sampled_from([None, 1, 100, 10_000]),
+        "delay_ms": st.sampled_from([0, 1, 200]),
+        "loss_pct": st.sampled_from([0, 0.1, 5]),
+        "queue_ms": st.sampled_from([4, 400]),
+        "up": st.none() | st.fixed_dictionaries({"rate_mbit": SLOWER}),
+        "workers": st.none()
+        | st.dictionaries(st.integers(0, 1), st.fixed_dictionaries({"rate_mbit": SLOWER})),
+        "nodes": st.none()
+        | st.fixed_dictionaries(
+            {
+                "size": st.integers(1, 5),
+                "between": st.fixed_dictionaries({"rate_mbit": SLOWER}),
+            }
+        ),
+    }
+)
+TRANSPORTS = [GLOO, replace(GLOO, streams=8), replace(GLOO, halving_doubling_bytes=1e9), NCCL]
+
+
+@given(
+    network=NETWORKS,
+    num_workers=st.integers(2, 16),
+    num_bytes=st.sampled_from([4, 1000, 300_000, 10_000_000]),
+    transport=st.sampled_from(TRANSPORTS),
+    name=st.sampled_from([*COLLECTIVES, "exchange"]),
+    shift=st.integers(0, 15),
+)
+@example({"nodes": {"size": 3, "between": {"rate_mbit": 1}}}, 7, 1_000_000, GLOO, "broadcast", 1)
+def test_no_operation_ends_before_its_bytes_are_through_every_link(
+    network, num_workers, num_bytes, transport, name, shift
+):
+    operation = of_all(name, num_bytes, num_workers, shift if name == "exchange" else None)
+    cost = cost_of(operation, NetworkCondition(**network), num_workers, transport)
+    assert np.max(cost.seconds) >= cost.busy_s.max() * (1 - 1e-9)
