@@ -2,7 +2,7 @@
 
 python -m experiments.locate compute_ms=180 model_mb=440 workers=32 rate_mbit=10000 delay_ms=0.1
 
-workers=8 to 32. compute_ms is of a step of one worker, model_mb of all gradients in float32,
+workers=8 to 128. compute_ms is of a step of one worker, model_mb of all gradients in float32,
 delay_ms one way; loss_pct=0.1 and task=fashion_mnist may be added. docs/map.md says what the
 answer rests on.
 """
