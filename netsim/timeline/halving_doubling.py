@@ -55,6 +55,11 @@ def all_reduce(situation: Situation, num_bytes: float) -> Cost:
     peers = list(dict.fromkeys(step.peer for step in steps))
     windows = situation.windows * (len(peers) if len(situation.windows) == 1 else 1)
     kept = dict(zip(peers, windows, strict=True))
+    busy_s = {
+        id(step): situation.busy_s(step.senders, step.receivers, step.num_bytes)
+        for step in {id(step): step for step in steps}.values()
+    }
+    known: dict[tuple[int, Window], tuple[float, float, Window]] = {}
     first_s: dict[int, float] = {}
     used_s: dict[int, float] = {}
     at_s, rtt_s, num_messages = transport.operation_s, 0.0, 0
@@ -65,7 +70,9 @@ def all_reduce(situation: Situation, num_bytes: float) -> Cost:
             window = after_idleness(window, idle_s, rtt_s, transport.initial_window_bytes)
         own = replace(situation, windows=(window,), streams=transport.parts(step.num_bytes))
         first_s.setdefault(step.peer, at_s)
-        seconds, step_rtt_s, kept[step.peer] = _seconds(own, step)
+        if (key := (id(step), window)) not in known:  # the second of two swaps may be as the first
+            known[key] = _seconds(own, step, float(busy_s[id(step)].max()))
+        seconds, step_rtt_s, kept[step.peer] = known[key]
         at_s += seconds
         used_s[step.peer] = at_s
         rtt_s = max(rtt_s, step_rtt_s)
@@ -75,7 +82,7 @@ def all_reduce(situation: Situation, num_bytes: float) -> Cost:
     return Cost(
         seconds=at_s,
         drain_s=float(situation.delay_s(paths, steps[-1].num_bytes)),
-        busy_s=_busy_s(situation, steps),
+        busy_s=sum((busy_s[id(step)] for step in steps), np.zeros(situation.table.num_links)),
         sent_bytes=_sent(situation.table.world_size, steps),
         rtt_s=rtt_s,
         windows=tuple(kept.values()) if at_s < math.inf else windows,
@@ -102,14 +109,6 @@ def _steps(ranks: Ranks, num_bytes: float) -> Sequence[_Step]:
     return steps
 
 
-def _busy_s(situation: Situation, steps: Sequence[_Step]) -> Array:
-    """For how long all steps occupy each link, `[links]`."""
-    busy_s = np.zeros(situation.table.num_links)
-    for step in steps:
-        busy_s += situation.busy_s(step.senders, step.receivers, step.num_bytes)
-    return busy_s
-
-
 def _sent(world_size: int, steps: Sequence[_Step]) -> Array:
     """Bytes that each worker sends, `[N]`."""
     sent = np.zeros(world_size)
@@ -118,8 +117,10 @@ def _sent(world_size: int, steps: Sequence[_Step]) -> Array:
     return sent
 
 
-def _seconds(situation: Situation, step: _Step) -> tuple[float, float, Window]:
-    """Of one step; its round trip, and the window afterwards."""
+def _seconds(situation: Situation, step: _Step, busy_s: float) -> tuple[float, float, Window]:
+    """Of one step, which occupies a link for `busy_s` at most; its round trip, and the window
+    afterwards.
+    """
     path = situation.table.paths(step.senders, step.receivers)
     delay_s = situation.delay_s(path, step.num_bytes)
     note_s = situation.note_s(situation.table.paths(step.receivers, step.senders))
@@ -128,7 +129,7 @@ def _seconds(situation: Situation, step: _Step) -> tuple[float, float, Window]:
     rate = situation.rate(path, rtt_s)
     moving_s = np.maximum(
         situation.message_s(path, step.num_bytes, rtt_s, 1, num_parts),
-        float(situation.busy_s(step.senders, step.receivers, step.num_bytes).max()),
+        busy_s,
     )
     begin_s = note_s * (situation.transport.rendezvous and step.notes_late)
     late_s = situation.cold_s(path, step.num_bytes, rate, rtt_s) + situation.recovery_s(

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import cache
+from operator import itemgetter
 
 import numpy as np
 
@@ -41,9 +42,7 @@ def grids(trained: Trained, jobs: Sequence[Sequence[Job]]) -> list[Grid]:
     for i, row in enumerate(jobs):
         for j, job in enumerate(row):
             for algo, times in times_gsrd.items():
-                training = setting_at(trained, algo, job)
-                steps_gs = np.array(training.steps)
-                times[:, :, i, j] = times_s(sent_by(trained, training, job.workers), job, steps_gs)
+                times[:, :, i, j] = _times_at(trained, algo, job)[1]
     return [
         Grid(
             rates_mbit=np.array([row[0].rate_mbit for row in jobs]),
@@ -57,15 +56,19 @@ def grids(trained: Trained, jobs: Sequence[Sequence[Job]]) -> list[Grid]:
 
 def setting_at(trained: Trained, algo: str, job: Job) -> Training:
     """The setting of an algorithm whose trial is the soonest for a job; the first of several."""
-    settings = trained.of(algo)
-    if len(settings) == 1:
-        return settings[0]
-    return min(settings, key=lambda own: _trial_s(trained, own, job))
+    return _times_at(trained, algo, job)[0]
 
 
-def _trial_s(trained: Trained, training: Training, job: Job) -> float:
-    steps = np.array([training.trial_steps])
-    return float(times_s(sent_by(trained, training, job.workers), job, steps)[0])
+def _times_at(trained: Trained, algo: str, job: Job) -> tuple[Training, Array]:
+    """That setting, and the times `[g, s]` of its runs to each goal."""
+    tried = []
+    for training in trained.of(algo):
+        steps_gs = np.array(training.steps)
+        steps = np.append(training.trial_steps, steps_gs)
+        trial_s, *scored_s = times_s(sent_by(trained, training, job.workers), job, steps)
+        tried.append((trial_s, training, np.reshape(scored_s, steps_gs.shape)))
+    _, training, times_gs = min(tried, key=itemgetter(0))
+    return training, times_gs
 
 
 def sent_by(trained: Trained, training: Training, workers: int) -> Sent:

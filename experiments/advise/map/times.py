@@ -52,9 +52,6 @@ packets are lost.
 _FORWARD = 1 / 3
 """Of the compute; backward computes two gradients for each product of forward."""
 
-_MIN_STEPS = 3
-"""That are simulated, or two periods: what comes later is like the last period."""
-
 
 class Setting(NamedTuple):
     """What an engine can choose for any algorithm: the number of equal buckets, and recursive
@@ -135,9 +132,11 @@ def times_by(sent: Sent, job: Job, steps: Array, setting: Setting) -> Array:
 
 
 def _clock(timeline: Timeline, period: Sequence[Step], began_s: float) -> _Clock:
-    """Of steps that repeat themselves on a timeline that is at `began_s`."""
+    """Of steps that repeat themselves on a timeline that is at `began_s`. Two periods are
+    simulated: what comes later is like the second.
+    """
     num_steps = len(period)
-    ends_s = _ends_s([*period] * max(2, _MIN_STEPS // num_steps), timeline) - began_s
+    ends_s = _ends_s([*period] * 2, timeline) - began_s
     return _Clock(
         ends_s=ends_s,
         num_steps=num_steps,
