@@ -26,15 +26,16 @@ def test_other_trainings_are_written_and_answer_nothing(others, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("workers", "trained"), [(8, [8]), (9, [8, 32]), (31, [8, 32]), (32, [32])]
+    ("workers", "trained"),
+    [(8, [8]), (9, [8, 32]), (31, [8, 32]), (32, [32]), (64, [32, 128]), (128, [128])],
 )
 def test_workers_between_trainings_have_both(workers, trained):
     assert [one.workers for one in trained_near("fashion_mnist", workers)] == trained
 
 
-@pytest.mark.parametrize("workers", [1, 7, 33])
+@pytest.mark.parametrize("workers", [1, 7, 129])
 def test_workers_beyond_the_trainings_are_refused(workers):
-    with pytest.raises(UserError, match=f"workers={workers} is beyond .* 8 and 32: give 8 to 32$"):
+    with pytest.raises(UserError, match=f"workers={workers} is beyond .* 32 and 128: give 8 to 128$"):
         trained_near("fashion_mnist", workers)
 
 

@@ -46,6 +46,7 @@ def test_a_panel_for_each_number_of_workers_and_loss(figure):
     assert titles == [
         *("8 workers, no loss", "8 workers, 1 % loss"),
         *("32 workers, no loss", "32 workers, 1 % loss"),
+        *("128 workers, no loss", "128 workers, 1 % loss"),
     ]
     check(figure, "map")
     left, right = figure.axes[0].get_xlim()
@@ -67,13 +68,13 @@ def test_panels_stand_one_below_the_other(figure):
 
 
 def test_every_point_is_on_the_panels_of_the_nearest_workers(figure):
-    signs = [{text.get_text() for text in axes.texts} for axes in figure.axes[:4:2]]
+    signs = [{text.get_text() for text in axes.texts} for axes in figure.axes[:6:2]]
     for point in points():
-        on = [w for w, own in zip((8, 32), signs, strict=True) if point.sign in own]
+        on = [w for w, own in zip((8, 32, 128), signs, strict=True) if point.sign in own]
         assert on == nearest(point)
     assert {p.sign: nearest(p) for p in points()} == {
         **{"H": [8], "S": [8], "A": [32]},
-        **{"B10": [32], "B25": [32], "B100": [32]},
+        **{"B10": [128], "B25": [128], "B100": [128]},
     }
 
 
@@ -124,7 +125,7 @@ def test_no_line_or_region_comes_near_a_place_that_nobody_reaches(shown):
 
 def test_the_table_has_a_row_for_each_place_and_target(shown):
     table = frame(shown)
-    assert len(table) == 9 * 2 * (4 + 4)
+    assert len(table) == 9 * 2 * (4 + 4 + 4)
     won = table[(table.workers == 32) & (table.loss_pct == 0) & (table.allreduce == "wins")]
     assert sorted(set(won["lambda"])) == pytest.approx(sorted(LAMBDAS))
     assert won.rho.tolist() == pytest.approx([0.01] * 3 * 4)
