@@ -72,6 +72,17 @@ class Grid:
 
     def ties(self, rate: int, delay: int) -> list[str]:
         """Those that tie with the first at a point."""
+        point = rate, delay
+        if point not in self._tied:
+            self._tied[point] = self._find_ties(rate, delay)
+        return self._tied[point]
+
+    @cached_property
+    def _tied(self) -> dict[tuple[int, int], list[str]]:
+        """Those of the points that were asked for: pages and figures ask often."""
+        return {}
+
+    def _find_ties(self, rate: int, delay: int) -> list[str]:
         first = self.first(rate, delay)
         if first is None:
             return []

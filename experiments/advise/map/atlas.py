@@ -16,7 +16,13 @@ import pandas as pd
 from experiments.advise.advice import BASELINE
 from experiments.advise.grid import Grid
 from experiments.advise.map.job import COMPUTE_MS, job_at
-from experiments.advise.map.standing import always_best, baseline_place, grids, lead
+from experiments.advise.map.standing import (
+    always_best,
+    baseline_place,
+    grids,
+    lead,
+    sent_by,
+)
 from experiments.advise.map.trainings import Array, Trained, load
 from experiments.advise.side_by_side import side_by_side
 from host.commands import say
@@ -47,6 +53,9 @@ class Panel:
 def panels(task: str, rhos: Array = RHOS, lambdas: Array = LAMBDAS) -> list[Panel]:
     """All of a task, computed side by side: by workers, then by loss."""
     own = [trained for trained in load()[1] if trained.task == task]
+    for trained in own:
+        for training in trained.trainings:
+            sent_by(trained, training, trained.workers)  # here once, not in each child
     wanted = [(trained, loss_pct) for trained in own for loss_pct in LOSSES_PCT]
     jobs = [partial(_panel, *one, rhos, lambdas) for one in wanted]
     return list(side_by_side(jobs, min(len(jobs), usable_cores()), _say))
