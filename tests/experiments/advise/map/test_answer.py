@@ -35,7 +35,8 @@ def test_workers_between_trainings_have_both(workers, trained):
 
 @pytest.mark.parametrize("workers", [1, 7, 129])
 def test_workers_beyond_the_trainings_are_refused(workers):
-    with pytest.raises(UserError, match=f"workers={workers} is beyond .* 32 and 128: give 8 to 128$"):
+    said = f"workers={workers} is beyond .* 32 and 128: give 8 to 128$"
+    with pytest.raises(UserError, match=said):
         trained_near("fashion_mnist", workers)
 
 
