@@ -372,15 +372,6 @@ class Engine(Attached):
         if not self._overflowed:
             self._act_where_step_begins()
 
-    def _check_gradients_of_other(
-        self, parameters: list[nn.Parameter], *, is_pass_new: bool
-    ) -> None:
-        super()._check_gradients_of_other(parameters, is_pass_new=is_pass_new)
-        if self._needs_backward and not is_pass_new:
-            self._changes.refuse_gradient(
-                next(filter(self.backward.is_elsewhere, parameters), None)
-            )
-
     def _after_step(self) -> None:
         if self._overflowed:  # a fused optimizer has skipped the step itself
             return

@@ -23,10 +23,11 @@ _COUPLED = 4
 """As in a ring: a step of all is as late as that of about so many."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class _Step:
     """Messages of as many bytes each, from senders to receivers; `notes_late`: the receivers' word
-    that they are ready is on the way while the step begins, and else long there.
+    that they are ready is on the way while the step begins, and else long there. The two swaps with
+    a peer are one and the same.
     """
 
     senders: Ranks
@@ -56,10 +57,9 @@ def all_reduce(situation: Situation, num_bytes: float) -> Cost:
     windows = situation.windows * (len(peers) if len(situation.windows) == 1 else 1)
     kept = dict(zip(peers, windows, strict=True))
     busy_s = {
-        id(step): situation.busy_s(step.senders, step.receivers, step.num_bytes)
-        for step in {id(step): step for step in steps}.values()
+        step: situation.busy_s(step.senders, step.receivers, step.num_bytes) for step in set(steps)
     }
-    known: dict[tuple[int, Window], tuple[float, float, Window]] = {}
+    known: dict[tuple[_Step, Window], tuple[float, float, Window]] = {}
     first_s: dict[int, float] = {}
     used_s: dict[int, float] = {}
     at_s, rtt_s, num_messages = transport.operation_s, 0.0, 0
@@ -70,8 +70,8 @@ def all_reduce(situation: Situation, num_bytes: float) -> Cost:
             window = after_idleness(window, idle_s, rtt_s, transport.initial_window_bytes)
         own = replace(situation, windows=(window,), streams=transport.parts(step.num_bytes))
         first_s.setdefault(step.peer, at_s)
-        if (key := (id(step), window)) not in known:  # the second of two swaps may be as the first
-            known[key] = _seconds(own, step, float(busy_s[id(step)].max()))
+        if (key := (step, window)) not in known:
+            known[key] = _seconds(own, step, float(busy_s[step].max()))
         seconds, step_rtt_s, kept[step.peer] = known[key]
         at_s += seconds
         used_s[step.peer] = at_s
@@ -82,7 +82,7 @@ def all_reduce(situation: Situation, num_bytes: float) -> Cost:
     return Cost(
         seconds=at_s,
         drain_s=float(situation.delay_s(paths, steps[-1].num_bytes)),
-        busy_s=sum((busy_s[id(step)] for step in steps), np.zeros(situation.table.num_links)),
+        busy_s=sum((busy_s[step] for step in steps), np.zeros(situation.table.num_links)),
         sent_bytes=_sent(situation.table.world_size, steps),
         rtt_s=rtt_s,
         windows=tuple(kept.values()) if at_s < math.inf else windows,

@@ -2,7 +2,6 @@
 
 import copy
 import sys
-import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -45,10 +44,6 @@ class Attached(ABC):
     backward: BackwardTracker
     _changes: ScriptChanges
     _others: OtherOptimizers
-    _seen_by_others: weakref.WeakKeyDictionary[Optimizer, int]
-    """Of each optimizer beside the distributed one: the backward passes in which workers had met
-    before its last step.
-    """
     _unseen: UnseenChanges
     _accumulation: Accumulation
     _closure: StepClosure
@@ -66,7 +61,7 @@ class Attached(ABC):
     """Whether all processes find the same values of averaged gradients, and so decide the same."""
 
     _holds_weights: bool = True
-    """Whether the parameters' memory is that of the buckets' weights, which are no copy."""
+    """Whether the memory of parameters and gradients is that of buckets, which are no copy."""
 
     @property
     def exposed_communication_s(self) -> float:
@@ -277,7 +272,7 @@ class Attached(ABC):
             getattr(self.algorithm, moment)(self.context)
             self._after_own_moment()
 
-        self._unseen, self._seen_by_others = UnseenChanges(), weakref.WeakKeyDictionary()
+        self._unseen = UnseenChanges()
         encodes_buckets = self.algorithm.depends_on_buckets and self.dispatcher.acts_on_gradients
         # FSDP2 gives a unit its gradients at once: nobody knows which have been there before.
         if encodes_buckets and self._sees_all_gradients:
@@ -288,7 +283,8 @@ class Attached(ABC):
         self._others = OtherOptimizers(
             *(self.model, optimizer, self.backward.parameters),
             may_step=not self.dispatcher.acts_on_weights,
-            check_gradients=self._look_at_other_step,
+            num_passes=lambda: self.backward.num_passes,
+            check_gradients=self._check_gradients_of_other,
             after_step=self._note_other_step,
         )
         self._others.attach()
@@ -335,27 +331,24 @@ class Attached(ABC):
             if self._uncleared is not None:
                 self._uncleared.note_step()
 
-    def _look_at_other_step(self, optimizer: Optimizer, parameters: list[nn.Parameter]) -> None:
-        """The gradients are there by which another optimizer, of these among others, steps."""
-        if not saving_by_torch():
-            self._refuse_within_consensus()
-            num_passes = self._seen_by_others.get(optimizer, 0)
-            is_pass_new = self.backward.num_passes != num_passes
-            self._check_gradients_of_other(parameters, is_pass_new=is_pass_new)
-
     def _check_gradients_of_other(
         self, parameters: list[nn.Parameter], *, is_pass_new: bool
     ) -> None:
-        """Another optimizer steps by the gradients of these: raise `ValueError` where
-        they are those of one worker alone. `is_pass_new`: workers have met in a backward pass since
-        its last step.
+        """Another optimizer, of these among others, steps by their gradients, which are there:
+        raise `ValueError` where they are those of one worker alone. `is_pass_new`: workers have met
+        in a backward pass since its last step.
         """
+        if saving_by_torch():
+            return
+        self._refuse_within_consensus()
         if any(parameter.grad is not None for parameter in parameters):
             self._accumulation.check_step()
+        if self._holds_weights and self._needs_backward and not is_pass_new:
+            elsewhere = next(filter(self.backward.is_elsewhere, parameters), None)
+            self._changes.refuse_gradient(elsewhere)
 
-    def _note_other_step(self, optimizer: Optimizer, parameters: list[nn.Parameter]) -> None:
+    def _note_other_step(self, parameters: list[nn.Parameter]) -> None:
         """Another optimizer, of these, has taken its step."""
-        self._seen_by_others[optimizer] = self.backward.num_passes
         if self.algorithm.keeps_unsent:
             self.backward.note_used(parameters)
         if self._uncleared is not None:

@@ -26,10 +26,11 @@ class OtherOptimizers:
         distributed: the parameters in buckets.
         may_step: whether another optimizer may update these: yes where an algorithm only averages
             gradients, no where it acts on weights or at a step.
-        check_gradients: is given each other optimizer and those of its parameters that are in
-            buckets, if any, when their gradients are there: before its step, or after one by a
-            closure. May raise.
-        after_step: is given each other optimizer and its parameters, after its step.
+        num_passes: how many backward passes have begun in which workers meet.
+        check_gradients: is given those parameters of each other optimizer that are in buckets, if
+            any, when their gradients are there: before its step, or after one by a closure. And
+            whether another pass has begun since its last step, `is_pass_new`. May raise.
+        after_step: is given the parameters of each other optimizer, after its step.
     """
 
     def __init__(
@@ -39,16 +40,18 @@ class OtherOptimizers:
         distributed: Iterable[nn.Parameter],
         *,
         may_step: bool,
-        check_gradients: Callable[[Optimizer, list[nn.Parameter]], None],
-        after_step: Callable[[Optimizer, list[nn.Parameter]], None],
+        num_passes: Callable[[], int],
+        check_gradients: Callable[..., None],
+        after_step: Callable[[list[nn.Parameter]], None],
     ) -> None:
         self._model, self._optimizer = model, optimizer
         self._distributed = set(distributed)
-        self._may_step = may_step
+        self._may_step, self._num_passes = may_step, num_passes
         self._check_gradients, self._after_step = check_gradients, after_step
         self._approved: weakref.WeakKeyDictionary[Optimizer, list[int]] = (
             weakref.WeakKeyDictionary()
         )
+        self._passes_before: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
 
     def attach(self) -> None:
         """From here on."""
@@ -80,12 +83,14 @@ class OtherOptimizers:
             parameters = parameters_of(optimizer)
             if has_closure:
                 self._check(optimizer, parameters)
-            self._after_step(optimizer, parameters)
+            self._passes_before[optimizer] = self._num_passes()
+            self._after_step(parameters)
 
     def _check(self, optimizer: Optimizer, parameters: Iterable[nn.Parameter]) -> None:
         own = [parameter for parameter in parameters if parameter in self._distributed]
         if own:
-            self._check_gradients(optimizer, own)
+            is_pass_new = self._num_passes() != self._passes_before.get(optimizer, 0)
+            self._check_gradients(own, is_pass_new=is_pass_new)
 
     def _refuse_unheard(self, parameters: Iterable[nn.Parameter]) -> None:
         own = set(self._model.parameters()) | self._distributed

@@ -56,7 +56,8 @@ def grids(trained: Trained, jobs: Sequence[Sequence[Job]]) -> list[Grid]:
 
 def setting_at(trained: Trained, algo: str, job: Job) -> Training:
     """The setting of an algorithm whose trial is the soonest for a job; the first of several."""
-    return _times_at(trained, algo, job)[0]
+    settings = trained.of(algo)
+    return settings[0] if len(settings) == 1 else _times_at(trained, algo, job)[0]
 
 
 def _times_at(trained: Trained, algo: str, job: Job) -> tuple[Training, Array]:

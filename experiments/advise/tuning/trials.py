@@ -134,9 +134,9 @@ def _check_alike(settings: Settings, trials: Sequence[Trial]) -> None:
     """The same words may mean something else at another commit."""
     words = (word for own in settings.values() for text in own for word in text.split())
     shared = set(_SHARED) - {re.split("[./=]", word)[0] for word in words}
-    for trial in trials[1:]:
-        other = differing([read_config(trials[0].folder), read_config(trial.folder)])
-        for option in sorted(other):
+    configs = [read_config(trial.folder) for trial in trials]
+    for trial, config in zip(trials[1:], configs[1:], strict=True):
+        for option in sorted(differing([configs[0], config])):
             if option.partition(".")[0] in shared:
                 raise UserError(
                     f"{trials[0].folder} and {trial.folder} differ in {option}, which no setting "
