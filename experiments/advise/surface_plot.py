@@ -158,8 +158,8 @@ def _label(
         depth = depth[1:-1, 1:-1] * np.where(is_between, 1, 0.1) * is_free
         x, y = np.unravel_index(int(depth.argmax()), depth.shape)
         box = {"boxstyle": "round,pad=0.25", "facecolor": "white", "edgecolor": "0.4"}
-        where = float(rates[x]), float(delays[y])
-        axes.text(*where, algo, ha="center", va="center", weight="bold", fontsize=SMALL, bbox=box)
+        name = axes.text(float(rates[x]), float(delays[y]), algo, fontsize=SMALL, bbox=box)
+        name.set(ha="center", va="center", weight="bold", gid=column.INSIDE)
 
 
 def _middles(known: Array, fine: Array) -> NDArray[np.intp]:

@@ -226,7 +226,9 @@ def _time_cell(row: Mapping[Any, Any]) -> str:
 
 
 def _speedup_cell(row: Mapping[Any, Any]) -> str:
-    """Such as "2.16", "2.16 (1.90 to 2.40)", "2.16 (1.90 or more)" or "1 (the baseline)"."""
+    """Such as "2.16", "2.16 (1.90 to 2.40)", "2.16 (1.90 or more)", "0.89 (missed to 1.04)" or
+    "1 (the baseline)".
+    """
     if row["is_best_baseline"]:
         return "1 (the baseline)"
     if math.isnan(row["speedup"]):
@@ -238,8 +240,9 @@ def _speedup_cell(row: Mapping[Any, Any]) -> str:
     low, high = row["speedup_low"], row["speedup_high"]
     if math.isnan(low):
         return f"{row['speedup']:.2f}"
+    lower = f"{low:.2f}" if low else "missed"
     upper = "or more" if math.isinf(high) else f"to {high:.2f}"
-    return f"{row['speedup']:.2f} ({low:.2f} {upper})"
+    return f"{row['speedup']:.2f} ({lower} {upper})"
 
 
 def _place_cell(row: Mapping[Any, Any]) -> str:

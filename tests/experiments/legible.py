@@ -28,13 +28,13 @@ def _undrawn_ticks(figure):
     return {label for tick in made - drawn for label in (tick.label1, tick.label2)}
 
 
-def check(figure, name):
+def check(figure, name, across=None):
     """That it is legible in a column of a journal, or over two: no text is cut off, or lies on
-    another one.
+    another one. `across`: how many panels stand side by side, if this was asked for.
     """
     boxes = texts(figure)
     width, height = figure.get_size_inches() * figure.dpi
-    is_wide = sum(axes.axison for axes in figure.axes) > MOST_BELOW
+    is_wide = across or sum(axes.axison for axes in figure.axes) > MOST_BELOW
     assert width / figure.dpi == pytest.approx((180 if is_wide else 85) / 25.4), name
     sizes = {text.get_fontsize() for text in figure.findobj(matplotlib.text.Text)}
     assert min(sizes) >= 6.2 and max(sizes) <= 7, name

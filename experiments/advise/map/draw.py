@@ -44,18 +44,21 @@ _CROSSES = " Crosses: nobody reaches the target."
 
 
 def map_figure(shown: Sequence[Panel]) -> Figure:
-    """All panels of a task at the target by which settings were chosen, by workers and then by
-    loss.
+    """All panels of a task at the target by which settings were chosen: those of several numbers
+    of workers have a row each, by loss.
     """
     own = shown[0].trained
     goal = own.goal(JUDGED_AT)
     order = sorted(shown, key=lambda p: (p.trained.workers, p.loss_pct))
     cells = [(p, p.grids[p.trained.goal(JUDGED_AT)], _title(p)) for p in order]
+    losses = sorted({panel.loss_pct for panel in shown})
+    is_grid = len(shown) > len(losses)
     return _figure(
         cells,
         f"{own.task}: first to {own.goals[goal].points:g} point below tuned all-reduce's end",
         _note(shown, [at for _, at, _ in cells]) + " Letters: clusters.",
         with_points=True,
+        across=len(losses) if is_grid else None,
     )
 
 
@@ -85,7 +88,12 @@ def _title(panel: Panel) -> str:
 
 
 def _figure(
-    cells: Sequence[tuple[Panel, Grid, str]], title: str, note: str, *, with_points: bool
+    cells: Sequence[tuple[Panel, Grid, str]],
+    title: str,
+    note: str,
+    *,
+    with_points: bool,
+    across: int | None = None,
 ) -> Figure:
     """The panels in their order; regions too small for their names are in the key."""
     panels = []
@@ -94,7 +102,8 @@ def _figure(
         panels.append(column.Panel(title=said, draw=draw, height_in=_PANEL_IN))
     firsts = {algo for _, at, _ in cells for algo in leaders(at)}
     entries = [(algo, partial(swatch, algo)) for algo in sorted(firsts)]
-    return column.column([*panels, *([column.key(entries)] if entries else [])], title, note)
+    keys = [column.key(entries)] if entries else []
+    return column.column([*panels, *keys], title, note, across)
 
 
 def _draw(axes: Axes, *, panel: Panel, at: Grid, with_points: bool) -> None:

@@ -1,5 +1,6 @@
 """Figures of one column of a journal: 85 mm wide, panel below panel, names beside what they name.
-More than `MOST_BELOW` panels stand in pairs, over both columns: 180 mm.
+More than `MOST_BELOW` panels stand in pairs, over both columns: 180 mm. So do three or more that
+are to stand side by side.
 
 All is drawn at the size at which it is printed, with letters of 6.2 to 7 points. Each panel's frame
 has the height that its names need. Around the frames goes as much room as what stands there takes,
@@ -28,7 +29,13 @@ TITLE_WIDTH = 44
 
 MOST_BELOW = 6
 _GUTTER_IN = 10 / 25.4
-"""Between two columns."""
+"""Between the two columns of a page."""
+
+_NARROW_GUTTER_IN = 3 / 25.4
+"""Between more columns."""
+
+INSIDE = "inside"
+"""The `gid` of a text that is moved into its frame where it would reach out at a side."""
 
 _NOTE_WIDTH = 66
 _NO_BREAK = "\N{NO-BREAK SPACE}"
@@ -72,9 +79,37 @@ class Panel:
     is_key: bool = False
 
 
-def column(panels: Sequence[Panel], title: str = "", note: str = "") -> Figure:
+@dataclass(frozen=True)
+class _Columns:
+    """So many side by side: one has 85 mm, more share 180 mm."""
+
+    number: int
+
+    @property
+    def gutter_in(self) -> float:
+        return _NARROW_GUTTER_IN if self.number > 2 else _GUTTER_IN
+
+    @property
+    def page_in(self) -> float:
+        return WIDTH_IN if self.number == 1 else 2 * WIDTH_IN + _GUTTER_IN
+
+    @property
+    def width_in(self) -> float:
+        """Of each."""
+        return (self.page_in - (self.number - 1) * self.gutter_in) / self.number
+
+    @property
+    def title_width(self) -> int:
+        """Characters of a line of a panel's title."""
+        return int(TITLE_WIDTH * self.width_in / WIDTH_IN)
+
+
+def column(
+    panels: Sequence[Panel], title: str = "", note: str = "", across: int | None = None
+) -> Figure:
     """The panels in their order, a `title` of all above and a `note` below them. Where there are
-    two columns, panels are read along the rows.
+    several columns, panels are read along the rows. `across`: how many stand in a row; None: one,
+    or two where panels are many.
     """
     import matplotlib
     import seaborn
@@ -88,7 +123,8 @@ def column(panels: Sequence[Panel], title: str = "", note: str = "") -> Figure:
             for axis, pad in _PADS.items():  # also when the theme is over
                 axes.tick_params(axis, labelsize=SMALL, pad=pad, length=0)
             panel.draw(axes)
-        _freeze(figure, panels, title, note)
+        many = sum(not panel.is_key for panel in panels) > MOST_BELOW
+        _freeze(figure, panels, title, note, _Columns(across or (2 if many else 1)))
     return figure
 
 
@@ -138,25 +174,30 @@ def key(entries: Sequence[tuple[str, Callable[[float, float, float, float], Arti
     return Panel(title="", draw=draw, height_in=height_in, is_key=True)
 
 
-def _freeze(figure: Figure, panels: Sequence[Panel], title: str, note: str) -> None:
+def _freeze(
+    figure: Figure, panels: Sequence[Panel], title: str, note: str, columns: _Columns
+) -> None:
     """Gives every frame its place, for good."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     FigureCanvasAgg(figure)
     figure.set_layout_engine("none")
-    columns = 2 if sum(not panel.is_key for panel in panels) > MOST_BELOW else 1
-    title, note = _filled(title, columns * TITLE_WIDTH), textwrap.fill(note, columns * _NOTE_WIDTH)
-    titles = [_filled(panel.title, TITLE_WIDTH) for panel in panels]
+    page = round(columns.page_in / WIDTH_IN)
+    title, note = _filled(title, page * TITLE_WIDTH), textwrap.fill(note, page * _NOTE_WIDTH)
+    titles = [_filled(panel.title, columns.title_width) for panel in panels]
     above_in = [_height_in(said, _TITLE_LINE_IN) for said in titles]
     head_in = _height_in(title, _TITLE_LINE_IN) + (0.06 if title else 0.0)
     foot_in = _height_in(note, LINE_IN) + (0.06 if note else 0.0)
-    rows = _rows(panels, columns)
+    rows = _rows(panels, columns.number)
     keys = [axes for axes, panel in zip(figure.axes, panels, strict=True) if panel.is_key]
     room, left_in, width_in = [], 0.0, WIDTH_IN
-    figure.set_figwidth(columns * WIDTH_IN + (columns - 1) * _GUTTER_IN)
+    figure.set_figwidth(columns.page_in)
     for _ in range(_ROUNDS):
         room = [_overhang_in(axes) for axes in figure.axes]
-        left_in, width_in = _place(figure, panels, rows, above_in, room, (head_in, foot_in))
+        ends_in = head_in, foot_in
+        left_in, width_in = _place(figure, panels, rows, above_in, room, ends_in, columns)
+        for axes in figure.axes:
+            _move_inside(axes)
     for axes in keys:
         _, bottom, _, height = axes.get_position().bounds
         left, width = _MARGIN_IN, WIDTH_IN - 2 * _MARGIN_IN
@@ -194,11 +235,14 @@ def _place(
     above_in: Sequence[float],
     room: Sequence[tuple[float, float, float, float]],
     ends_in: tuple[float, float],
+    columns: _Columns,
 ) -> tuple[float, float]:
     """Below a head, above a foot; returns where frames begin in their column, and their width."""
-    left_in = _MARGIN_IN + max(sides[0] for sides in room)
-    right_in = _MARGIN_IN + max(sides[1] for sides in room)
-    width_in = max(WIDTH_IN - left_in - right_in, 0.3)
+    # A key gets all the width afterwards.
+    framed = [own for own, panel in zip(room, panels, strict=True) if not panel.is_key]
+    left_in = _MARGIN_IN + max((sides[0] for sides in framed), default=0.0)
+    right_in = _MARGIN_IN + max((sides[1] for sides in framed), default=0.0)
+    width_in = max(columns.width_in - left_in - right_in, 0.3)
     tops = [own[2] + title for own, title in zip(room, above_in, strict=True)]
     below = [panel.height_in + own[3] for own, panel in zip(room, panels, strict=True)]
     # Frames of a row begin at one height.
@@ -210,13 +254,29 @@ def _place(
     for row, top_in, row_in in zip(rows, row_tops, rows_in, strict=True):
         for number, place in enumerate(row):
             bottom_in = y_in - top_in - panels[place].height_in
-            x_in = number * (WIDTH_IN + _GUTTER_IN) + left_in
+            x_in = number * (columns.width_in + columns.gutter_in) + left_in
             across, high = figure.get_figwidth(), panels[place].height_in / total_in
             figure.axes[place].set_position(
                 (x_in / across, bottom_in / total_in, width_in / across, high)
             )
         y_in -= row_in + _GAP_IN
     return left_in, width_in
+
+
+def _move_inside(axes: Axes) -> None:
+    """All texts of the gid `INSIDE`."""
+    figure: Any = axes.figure
+    frame = axes.get_window_extent()
+    for text in axes.texts:
+        if text.get_gid() != INSIDE:
+            continue
+        text.draw(figure.canvas.get_renderer())  # its box gets its place
+        box = text.get_bbox_patch()
+        own = (box or text).get_window_extent()
+        across = max(frame.x0 - own.x0, 0) - max(own.x1 - frame.x1, 0)
+        if across:
+            x, y = axes.transData.transform(text.get_position())
+            text.set_position(axes.transData.inverted().transform((x + across, y)))
 
 
 def _overhang_in(axes: Axes) -> tuple[float, float, float, float]:

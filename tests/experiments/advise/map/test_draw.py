@@ -1,9 +1,11 @@
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
+from experiments.advise import surface_plot
 from experiments.advise.grid import Grid
 from experiments.advise.map import atlas
 from experiments.advise.map.atlas import Panel, frame
@@ -48,7 +50,7 @@ def test_a_panel_for_each_number_of_workers_and_loss(figure):
         *("32 workers, no loss", "32 workers, 1 % loss"),
         *("128 workers, no loss", "128 workers, 1 % loss"),
     ]
-    check(figure, "map")
+    check(figure, "map", across=2)
     left, right = figure.axes[0].get_xlim()
     assert left > right  # rho grows to the right where the rate falls
     (circles,) = [c for c in figure.axes[0].collections if type(c).__name__ == "PathCollection"]
@@ -60,11 +62,45 @@ def test_numbers_of_lines_stand_out_from_hatches(figure):
     assert numbers and all(text.get_path_effects() for text in numbers)
 
 
-def test_panels_stand_one_below_the_other(figure):
-    *panels, _key = figure.axes
+def test_panels_of_one_number_of_workers_stand_one_below_the_other(shown):
+    *panels, _key = map_figure(shown[:2]).axes
     places = [axes.get_position() for axes in panels]
     assert len({place.x0 for place in places}) == len({place.x1 for place in places}) == 1
     assert all(low.y1 < high.y0 for high, low in pairwise(places))
+
+
+def test_several_numbers_of_workers_have_a_row_each_and_each_loss_a_column(shown):
+    losses = (0.0, 0.1, 1.0)
+    every = [panel(own.trained, loss) for own in shown[::2] for loss in losses]
+    figure = map_figure(every)
+    check(figure, "map", across=3)
+    *panels, _key = figure.axes
+    places = np.array([axes.get_position().bounds for axes in panels]).reshape(3, 3, 4)
+    left, bottom, width, height = np.moveaxis(places, 2, 0)
+    assert np.allclose(left, left[0]) and np.allclose(bottom, bottom[:, :1])
+    assert (left[:, :-1] + width[:, :-1] < left[:, 1:]).all()
+    assert (bottom[1:] + height[1:] < bottom[:-1]).all()
+
+
+@pytest.mark.parametrize("rho", [0.01, 100.0])
+def test_a_name_at_the_side_of_a_frame_is_moved_into_it(shown, monkeypatch, rho):
+    """As where a region is narrow, and its deepest place lies at the frame's side."""
+    rate_mbit = shown[0].rate_mbit(rho)
+    monkeypatch.setattr(surface_plot, "_away_from", partial(_only_at, rate_mbit))
+    axes, _key = map_figure(shown[:1]).axes
+    left, right = axes.get_window_extent().intervalx
+    names = [text for text in axes.texts if text.get_text() in ("allreduce", "qsgd")]
+    boxes = [name.get_bbox_patch().get_window_extent() for name in names]
+    nearest_side = min(abs(box.x0 - left) if rho < 1 else abs(box.x1 - right) for box in boxes)
+    assert nearest_side < 1
+    assert all(box.x0 > left - 1 and box.x1 < right + 1 for box in boxes)
+
+
+def _only_at(rate_mbit, _places, rates, delays):
+    """1 at a rate, and next to nothing elsewhere."""
+    is_free = np.full((len(rates), len(delays)), 1e-6)
+    is_free[np.abs(np.log(rates / rate_mbit)).argmin()] = 1.0
+    return is_free
 
 
 def test_every_point_is_on_the_panels_of_the_nearest_workers(figure):
