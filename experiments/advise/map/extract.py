@@ -35,8 +35,10 @@ from host.output import writing
 FILE = Path(__file__).parent / "trainings.yaml"
 COMMAND = "python -m experiments.locate --extract results/runs"
 
-_OF_SCORING = {"target_accuracy", "data.for_tuning"}
-"""In what alone a run that scores differs from its trial, but for the seed."""
+_OF_SCORING = {"target_accuracy", "task.target_accuracy", "data.for_tuning"}
+"""In what alone a run that scores differs from its trial, but for the seed. A task's own target is
+the run's where no word names one.
+"""
 _TUNED = re.compile(r"(algo|schedule)[./=]|(lr_scale|optim)=")
 """How words begin that differ between contestants and trials; `optim.lr` is one task's own."""
 

@@ -87,8 +87,9 @@ def test_a_trial_of_another_configuration_is_refused(tmp_path, word, said):
         extracted(tmp_path)
 
 
-def test_the_same_configuration_may_have_other_words(tmp_path):
-    folder, more = tmp_path / "map_mnist5k_trials/w4", ("data.for_tuning=true", "batch_size=32")
+@pytest.mark.parametrize("word", ["batch_size=32", "task.target_accuracy=0.5"])
+def test_the_same_configuration_may_have_other_words(tmp_path, word):
+    folder, more = tmp_path / "map_mnist5k_trials/w4", ("data.for_tuning=true", word)
     record(folder, "lr_scale=1.0 algo=qsgd", 1000, CURVES[0], more=more)
     scored(tmp_path, "algo=qsgd lr_scale=1.0")
     assert extracted(tmp_path)["source"]["num_runs"] == 2
