@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import ClassVar
 
 import torch
@@ -56,8 +57,8 @@ class Largest(Compressor):
             raise ValueError(f"ratio must be in (0, 1], got {self.ratio}")
 
     def num_kept(self, num_elements: int) -> int:
-        """k for a chunk of `num_elements`."""
-        return math.ceil(self.ratio * num_elements)
+        """k for a chunk of `num_elements`: `ratio` of them as it is written, rounded up."""
+        return math.ceil(Fraction(str(float(self.ratio))) * num_elements)
 
     def select(self, x: Tensor) -> Sparse:
         """The elements of `x[..., n]` to send; NaN counts as greatest."""

@@ -68,6 +68,7 @@ def _answer(words: list[str]) -> None:
         print()
         console.print(answer.table())
         print("\n".join(answer.sentences()))
+        print("By these settings:", *answer.settings(), sep="\n  ")
     print()
     print("\n".join(caveats(given, asked)))
 

@@ -64,8 +64,9 @@ class NetworkCondition:
             host's own. About half of it is for data.
         mtu: bytes of an IP packet that fit into a frame, of every interface: 9000 for jumbo frames.
         backend: one of `BACKENDS`; None: the best that the kernel has.
-        schedule: steps over time, a list of {at_s: 60, rate_mbit: 10, ...}; time begins at 0
-            when training does, and a resumed run goes on at its checkpoint's time.
+        schedule: steps over time, a list of {at_s: 60, rate_mbit: 10, ...}, each in place of the
+            one before it: what it does not name is as without a schedule. Time begins at 0 when
+            training does, and a resumed run goes on at its checkpoint's time.
         trace: a CSV file of such steps, replayed again and again; see `timetable.from_trace`.
         up: overrides for all uplinks, from a worker to the network.
         down: overrides for all downlinks.
@@ -98,7 +99,8 @@ class NetworkCondition:
     faults: Sequence[Mapping[str, Any]] | None = None
 
     def __post_init__(self) -> None:
-        LinkCondition(**{name: getattr(self, name) for name in LINK_FIELDS})
+        LinkCondition(**{name: getattr(self, name) for name in LINK_FIELDS} | {"jitter_ms": 0})
+        check_number("jitter_ms", self.jitter_ms)  # a link may have another delay than this one
         self._check_names()
         self._check_kinds()
         self._check_tcp()

@@ -81,8 +81,8 @@ def from_schedule(schedule: Sequence[Mapping[str, Any]]) -> Timetable:
 def from_trace(path: str | os.PathLike[str]) -> Timetable:
     """A CSV of time_s, rate_mbit and delay_ms as a timetable that repeats.
 
-    Lines that begin with # are skipped. The first row is at 0 s. The last row tells when the
-    trace ends and begins again; its other values are not used.
+    Empty lines and those that begin with # are skipped. The first row is at 0 s. The last row tells
+    when the trace ends and begins again; its other values are not used.
 
     Args:
         path: of the file; one that does not exist is looked for among this package's traces.
@@ -96,8 +96,7 @@ def from_trace(path: str | os.PathLike[str]) -> Timetable:
         raise ValueError(
             f"There is no trace {path!r}, neither here nor in netsim/conditions/traces."
         )
-    with file.open(newline="") as lines:
-        table = list(csv.reader(line for line in lines if not line.startswith("#")))
+    table = _table(file, path)
     if len(table) < 3 or tuple(table[0]) != TRACE_COLUMNS:
         raise ValueError(
             f"The trace {path!r} has to have the header {','.join(TRACE_COLUMNS)} and two rows "
@@ -122,3 +121,16 @@ def from_trace(path: str | os.PathLike[str]) -> Timetable:
         )
     steps = tuple((time_s, {"rate_mbit": r, "delay_ms": d}) for time_s, r, d in rows[:-1])
     return Timetable(steps=steps, period_s=times_s[-1])
+
+
+def _table(file: Path, said: str) -> list[list[str]]:
+    """All rows that are no remarks, also as spreadsheets write them: with a mark of the encoding in
+    front, spaces after commas, rows of commas alone.
+    """
+    try:
+        with file.open(newline="", encoding="utf-8-sig") as lines:
+            kept = [line for line in lines if not line.startswith("#")]
+    except UnicodeDecodeError as error:
+        raise ValueError(f"The trace {said!r} is no text of UTF-8: save it as CSV.") from error
+    rows = [[cell.strip() for cell in row] for row in csv.reader(kept)]
+    return [row for row in rows if any(row)]

@@ -63,13 +63,8 @@ class Answer:
 
     def rows(self) -> Iterator[tuple[str, ...]]:
         """The cells of `table`; an asterisk marks the first and those that tie with it."""
-        at = self._grids[self._goal]
-        times = _times(at)
-        order = sorted(times, key=lambda algo: (float(np.median(times[algo])), algo))
-        best = {at.first(0, 0), *at.ties(0, 0)}
-        for rank, algo in enumerate(order, 1):
-            if rank > _SHOWN and algo not in best and algo != BASELINE:
-                continue
+        times, best = _times(self._grids[self._goal]), self._best()
+        for rank, algo in self._shown():
             is_missed = math.isinf(np.median(times[algo]))
             setting = setting_at(self.trained, algo, self.job)
             a_step = step_s(sent_by(self.trained, setting, self.job.workers), self.job)
@@ -80,6 +75,27 @@ class Answer:
                 "missed" if is_missed else f"{np.median(setting.steps[self._goal]):g}",
                 significant(1000 * a_step),
             )
+
+    def settings(self) -> list[str]:
+        """By what each algorithm of `table` was trained, as words that the app takes."""
+        shown = [setting_at(self.trained, algo, self.job) for _, algo in self._shown()]
+        return [
+            f"{own.algo}: {own.words.removeprefix(f'algo={own.algo}').strip()}" for own in shown
+        ]
+
+    def _best(self) -> set[str | None]:
+        """The first and those that tie with it."""
+        at = self._grids[self._goal]
+        return {at.first(0, 0), *at.ties(0, 0)}
+
+    def _shown(self) -> list[tuple[int, str]]:
+        """The algorithms of the table with their ranks: the first ones, all that tie with the very
+        first, and all-reduce.
+        """
+        times, best = _times(self._grids[self._goal]), self._best()
+        order = sorted(times, key=lambda algo: (float(np.median(times[algo])), algo))
+        kept = {*order[:_SHOWN], *best, BASELINE}
+        return [(rank, algo) for rank, algo in enumerate(order, 1) if algo in kept]
 
     def sentences(self) -> list[str]:
         """Who is first at each target, and what of it holds at all of them."""

@@ -310,6 +310,15 @@ def test_largest_keeps_the_largest():
     assert Largest(ratio=1e-9).num_kept(7) == 1
 
 
+@pytest.mark.parametrize(
+    ("ratio", "num_elements", "kept"),
+    [(0.07, 100, 7), (0.55, 100, 55), (0.14, 50, 7), (0.1, 11, 2)],
+)
+def test_largest_keeps_its_ratio_as_it_is_written(ratio, num_elements, kept):
+    """0.07 * 100 is a little over 7 in floating point."""
+    assert Largest(ratio=ratio).num_kept(num_elements) == kept
+
+
 def test_a_sparse_payload_holds_values_then_indices():
     sparse = Sparse(values=torch.tensor([[1.5, -2.0]]), indices=torch.tensor([[70_000, 3]]))
     payload = sparse.pack()

@@ -15,6 +15,28 @@ from tests.paths import ROOT
 CONF = ROOT / "conf" / "net"
 
 
+@pytest.mark.parametrize(
+    "delay",
+    [
+        {"schedule": [{"at_s": 0, "delay_ms": 20}]},
+        {"up": {"delay_ms": 20}},
+        {"trace": "cellular.csv"},
+    ],
+)
+def test_jitter_may_be_of_a_delay_that_is_given_elsewhere(delay):
+    link = NetworkCondition(jitter_ms=5, **delay).link(0, "up")
+    assert link.jitter_ms == 5 and link.delay_ms >= 20
+
+
+@pytest.mark.parametrize(
+    ("jitter_ms", "reason"),
+    [(-1, "jitter_ms"), (math.nan, "jitter_ms"), (21, "21 exceeds delay_ms=20")],
+)
+def test_jitter_that_no_link_can_have_is_refused(jitter_ms, reason):
+    with pytest.raises(ValueError, match=reason):
+        NetworkCondition(jitter_ms=jitter_ms, up={"delay_ms": 20})
+
+
 @pytest.mark.parametrize("path", sorted(CONF.glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_yaml_is_a_condition_and_names_every_field(path):
     config = OmegaConf.load(path)

@@ -63,6 +63,29 @@ def test_a_trace_may_change_every_millisecond(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "\N{BYTE ORDER MARK}" + HEADER + "0,1,2\n3,0,0\n",
+        HEADER + "0,1,2\n\n3,0,0\n,,\n\n",
+        HEADER.replace(",", ", ") + "0, 1, 2\n3, 0, 0\n",
+        HEADER.replace("\n", "\r\n") + "# seconds\r\n0,1,2\r\n3,0,0\r\n",
+    ],
+)
+def test_a_trace_may_be_as_a_spreadsheet_saves_it(tmp_path, text):
+    path = tmp_path / "trace.csv"
+    path.write_text(text, encoding="utf-8")
+    trace = from_trace(str(path))
+    assert (trace.steps, trace.period_s) == (((0, {"rate_mbit": 1, "delay_ms": 2}),), 3)
+
+
+def test_a_trace_that_is_no_text_is_refused(tmp_path):
+    path = tmp_path / "trace.csv"
+    path.write_bytes(HEADER.encode() + b"0,1,\xff\n")
+    with pytest.raises(ValueError, match=r"trace\.csv' is no text of UTF-8: save it as CSV"):
+        from_trace(str(path))
+
+
+@pytest.mark.parametrize(
     ("text", "reason"),
     [
         ("t,r,d\n0,1,1\n1,1,1\n", "has to have the header time_s,rate_mbit,delay_ms"),

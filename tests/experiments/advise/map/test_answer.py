@@ -89,6 +89,16 @@ def test_seeds_that_missed_are_said_in_words(num_missed, own, steps):
     assert not re.search(r"\binf\b|\b0\.00\b", " ".join(changed.sentences()))
 
 
+def test_each_algorithm_of_the_table_has_its_setting_in_words():
+    (answer,) = answers(JOB, ["fashion_mnist"])
+    settings = answer.settings()
+    assert [said.partition(":")[0] for said in settings] == [row[1] for row in answer.rows()]
+    (own,) = [said for said in settings if said.startswith(f"{BASELINE}: ")]
+    words = own.removeprefix(f"{BASELINE}: ").split()
+    chosen = setting_at(answer.trained, BASELINE, JOB).words.split()
+    assert sorted([f"algo={BASELINE}", *words]) == sorted(chosen)
+
+
 def test_evaluations_far_apart_make_more_ties():
     near = load()[1][0]
     far = replace(near, eval_every=10 * near.eval_every)
