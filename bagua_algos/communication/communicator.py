@@ -119,8 +119,9 @@ class Averager(Protocol):
 
 
 class Communicator(Averager, Protocol):
-    """MPI-style primitives over the worker axis. All raise `CommunicationError`; all are
-    collective calls.
+    """MPI-style primitives over the worker axis. All raise `CommunicationError`, and `ValueError`
+    for a tensor that has other rows than they take, or is of integers where they average; all are
+    collective calls. What they return has memory of its own, apart from what they were given.
 
     `ranks` are the workers held here, each a number below `world_size`. Where the communicator is a
     part of another, `members[r]` is the number of worker r among all; otherwise r itself.
@@ -187,7 +188,9 @@ class Communicator(Averager, Protocol):
         ...
 
     def all_gather(self, x_w: Tensor) -> Tensor:
-        """`x[w, ...]` -> `y[w, N, ...]` with `y[i, j]` = x of worker j."""
+        """`x[w, ...]` -> `y[w, N, ...]` with `y[i, j]` = x of worker j. Read it, do not write to
+        it: simulated workers share its memory.
+        """
         ...
 
     def reduce_scatter_mean(self, x_wN: Tensor) -> Tensor:
@@ -256,6 +259,31 @@ def check_permutation(peers: Sequence[int], world_size: int) -> None:
 @lru_cache(maxsize=64)  # exchanges come back every step, among up to thousands of workers
 def _is_permutation(peers: tuple[int, ...], world_size: int) -> bool:
     return sorted(peers) == list(range(world_size))
+
+
+def check_rows(name: str, x_w: Tensor, held: int) -> None:
+    """Raise `ValueError` unless `x[w, ...]` has a row for each of the `held` workers."""
+    if x_w.dim() == 0 or x_w.shape[0] != held:
+        raise ValueError(
+            f"{name} takes [{held}, ...], a row for each worker that is held here, got "
+            f"{list(x_w.shape)}"
+        )
+
+
+def check_rows_for_each(name: str, x_wN: Tensor, held: int, world_size: int) -> None:
+    """Raise `ValueError` unless `x[w, N, ...]` has a row for each of the N workers, too."""
+    if x_wN.dim() < 2 or tuple(x_wN.shape[:2]) != (held, world_size):
+        raise ValueError(
+            f"{name} takes [{held}, {world_size}, ...], a row for each worker, of each worker that "
+            f"is held here, got {list(x_wN.shape)}"
+        )
+
+
+def check_averages(name: str, x: Tensor) -> None:
+    """Raise `ValueError` unless the type has means: integers would lose them."""
+    if not (x.is_floating_point() or x.is_complex()):
+        kind = str(x.dtype).removeprefix("torch.")
+        raise ValueError(f"{name} averages numbers with a fraction, got {kind}: convert it first")
 
 
 def num_bytes_per_worker(x_w: Tensor) -> int:

@@ -74,30 +74,36 @@ class LoopbackCommunicator(Workers):
 
     def all_reduce_mean_(self, x_w: Tensor) -> None:
         """Change nothing: the mean of equal rows is the row."""
+        self._check("all_reduce_mean_", x_w, averages=True)
         self._wait_and_report("all_reduce_mean", x_w)
 
     def all_to_all(self, x_wN: Tensor) -> Tensor:
         """Return a copy of `x[1, N, ...]`: every worker has the same rows."""
+        self._check("all_to_all", x_wN, for_each=True)
         self._wait_and_report("all_to_all", x_wN)
         return x_wN.clone()
 
     def all_gather(self, x_w: Tensor) -> Tensor:
         """Return `y[1, N, ...]`, the worker's own row N times."""
+        self._check("all_gather", x_w)
         self._wait_and_report("all_gather", x_w)
         return x_w.unsqueeze(1).repeat(1, self.world_size, *[1] * (x_w.dim() - 1))
 
     def reduce_scatter_mean(self, x_wN: Tensor) -> Tensor:
         """Return `y[1, ...]`, the mean of the worker's own N rows."""
+        self._check("reduce_scatter_mean", x_wN, averages=True, for_each=True)
         self._wait_and_report("reduce_scatter_mean", x_wN)
         return x_wN.mean(1)
 
     def broadcast_(self, x_w: Tensor, source: int = 0) -> None:
         """Change nothing: every worker has the same row."""
+        self._check("broadcast_", x_w)
         self._wait_and_report("broadcast", x_w)
 
     def exchange(self, x_w: Tensor, peers: Sequence[int]) -> Tensor:
         """Return a copy of `x[1, ...]`; `ValueError` for no permutation."""
         check_permutation(peers, self.world_size)
+        self._check("exchange", x_w)
         self._wait_and_report("exchange", x_w, tuple(peers))
         return x_w.clone()
 

@@ -277,6 +277,7 @@ class ProcessGroupCommunicator(Workers):
 
     def all_reduce_mean_(self, x_w: Tensor) -> None:
         """Replace `x[1, ...]` by the sum over all workers / N (fp16 is divided first)."""
+        self._check("all_reduce_mean_", x_w, averages=True)
         with without_gaps(x_w) as own_w, self._operation("all_reduce_mean", own_w):
             # gloo has no AVG, and NCCL's rounds otherwise: the sum divided once is the same on
             # both. But a sum of fp16 may be beyond its range, where the mean is not.
@@ -300,11 +301,13 @@ class ProcessGroupCommunicator(Workers):
 
     def all_to_all(self, x_wN: Tensor) -> Tensor:
         """Send `x[0, j]` to worker j; returns `y[1, N, ...]` with `y[0, j]` from worker j."""
+        self._check("all_to_all", x_wN, for_each=True)
         with self._operation("all_to_all", x_wN):
             return self._to_each_other(x_wN)
 
     def all_gather(self, x_w: Tensor) -> Tensor:
         """Return `y[1, N, ...]` with `y[0, j]` = x of worker j."""
+        self._check("all_gather", x_w)
         y_wN = x_w.new_empty(1, self.world_size, *x_w.shape[1:])
         with self._operation("all_gather", x_w):
             self.stripes.all_gather(x_w.contiguous(), y_wN.flatten(0, 1))
@@ -315,12 +318,14 @@ class ProcessGroupCommunicator(Workers):
 
         Rows are summed here, because gloo has no reduce-scatter of its own.
         """
+        self._check("reduce_scatter_mean", x_wN, averages=True, for_each=True)
         with self._operation("reduce_scatter_mean", x_wN):
             y_wN = self._to_each_other(x_wN)
         return y_wN.mean(1)
 
     def broadcast_(self, x_w: Tensor, source: int = 0) -> None:
         """Replace `x[1, ...]` by worker `source`'s."""
+        self._check("broadcast_", x_w)
         with without_gaps(x_w) as own_w, self._operation("broadcast", own_w):
             self.stripes.broadcast_(own_w, source)
 
@@ -330,6 +335,7 @@ class ProcessGroupCommunicator(Workers):
         Raises `ValueError` if `peers` is no permutation.
         """
         check_permutation(peers, self.world_size)
+        self._check("exchange", x_w)
         rank = self.ranks[0]
         target, source = peers[rank], list(peers).index(rank)
         if target == rank:

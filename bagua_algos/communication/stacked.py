@@ -48,6 +48,7 @@ class StackedCommunicator(Workers):
 
     def all_reduce_mean_(self, x_w: Tensor) -> None:
         """Replace `x[N, ...]` by its mean; 16-bit sums are rounded at each hop, as in a ring."""
+        self._check("all_reduce_mean_", x_w, averages=True)
         if x_w.dtype == torch.float16:
             x_w.div_(self.world_size)  # before: their sum may be beyond the type's range
             x_w.copy_(_rounded_sum(x_w).expand_as(x_w))
@@ -59,27 +60,32 @@ class StackedCommunicator(Workers):
 
     def all_to_all(self, x_wN: Tensor) -> Tensor:
         """Swap the first two axes: `x[N, N, ...]` -> `y[N, N, ...]` with `y[i, j] = x[j, i]`."""
+        self._check("all_to_all", x_wN, for_each=True)
         self._report("all_to_all", x_wN)
-        return x_wN.transpose(0, 1).contiguous()
+        return x_wN.transpose(0, 1).clone(memory_format=torch.contiguous_format)
 
     def all_gather(self, x_w: Tensor) -> Tensor:
-        """`x[N, ...]` -> `y[N, N, ...]`, an expanded view of `x`: read it, do not write to it."""
+        """`x[N, ...]` -> `y[N, N, ...]`, an expanded copy of `x`: read it, do not write to it."""
+        self._check("all_gather", x_w)
         self._report("all_gather", x_w)
-        return x_w.unsqueeze(0).expand(self.world_size, *x_w.shape)
+        return x_w.clone().unsqueeze(0).expand(self.world_size, *x_w.shape)
 
     def reduce_scatter_mean(self, x_wN: Tensor) -> Tensor:
         """`x[N, N, ...]` -> `y[N, ...]` with `y[i]` = the mean over j of `x[j, i]`."""
+        self._check("reduce_scatter_mean", x_wN, averages=True, for_each=True)
         self._report("reduce_scatter_mean", x_wN)
         return x_wN.mean(0)
 
     def broadcast_(self, x_w: Tensor, source: int = 0) -> None:
         """Replace every row of `x[N, ...]` by row `source`."""
+        self._check("broadcast_", x_w)
         x_w.copy_(x_w[source].clone().expand_as(x_w))
         self._report("broadcast", x_w)
 
     def exchange(self, x_w: Tensor, peers: Sequence[int]) -> Tensor:
         """Return `y[N, ...]` with `y[peers[r]] = x[r]`; `ValueError` for no permutation."""
         check_permutation(peers, self.world_size)
+        self._check("exchange", x_w)
         self._report("exchange", x_w, tuple(peers))
         y_w = torch.empty_like(x_w)
         y_w[list(peers)] = x_w

@@ -10,6 +10,9 @@ from bagua_algos.communication.communicator import (
     Nodes,
     Observer,
     Operation,
+    check_averages,
+    check_rows,
+    check_rows_for_each,
     num_bytes_per_worker,
 )
 from bagua_algos.communication.hierarchy import make_hierarchy
@@ -80,11 +83,23 @@ class Workers(Communicator):
         """Raise `ValueError`, where there are no connections."""
         raise ValueError(f"{type(self).__name__} has no connections to choose between")
 
+    def _check(
+        self, name: str, x_w: Tensor, *, averages: bool = False, for_each: bool = False
+    ) -> None:
+        """Raise `ValueError` for rows or a type that a primitive does not take, before anything is
+        sent: `x[w, N, ...]` where it has rows `for_each` worker.
+        """
+        if for_each:
+            check_rows_for_each(name, x_w, len(self.ranks), self.world_size)
+        else:
+            check_rows(name, x_w, len(self.ranks))
+        if averages:
+            check_averages(name, x_w)
+
     def _report(
         self, name: str, x_w: Tensor, peers: tuple[int, ...] | None = None, seconds: float = 0.0
     ) -> None:
         """Tell the observer of an operation on `x[w, ...]`."""
-        assert x_w.shape[0] == len(self.ranks), (name, x_w.shape, self.ranks)
         if self.observer is not None:
             self.observer.on_operation(
                 Operation(

@@ -58,8 +58,9 @@ def make_plan(config: DictConfig, folder: Path) -> Plan:
         values["target"] = target_of(accuracy, dict(others), parts["task"].metric)
         # Tried here: a bad value shows now, and what torch imports for it is imported once.
         optimizer = _made("optim", lambda: parts["optim"](parts["model"].parameters()))
-        _check_steps(_made("schedule", lambda: parts["schedule"](optimizer)))
+        _check_optimizer(optimizer)
         plan = Plan(**values)
+        _check_schedule(_made("schedule", lambda: plan.make_schedule(optimizer)), plan)
         _check(plan, optimizer)
         return plan
     except ValueError as error:
@@ -79,7 +80,26 @@ def _check(plan: Plan, optimizer: torch.optim.Optimizer) -> None:
         library.build()  # once, before workers are started
 
 
-def _check_steps(schedule: object) -> None:
+def _check_optimizer(optimizer: object) -> None:
+    name = type(optimizer).__name__
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ValueError(f"optim: {name} is no torch.optim.Optimizer: derive it from that")
+    if not all("lr" in group for group in optimizer.param_groups):
+        raise ValueError(
+            f"optim: {name} has parameter groups without a learning rate, which schedules change: "
+            "name it lr"
+        )
+
+
+def _check_schedule(schedule: object, plan: Plan) -> None:
+    has = {"step": True, "state_dict": plan.checkpoint_every, "load_state_dict": plan.resume}
+    for method, is_needed in has.items():
+        if is_needed and not callable(getattr(schedule, method, None)):
+            raise ValueError(
+                f"schedule: {type(schedule).__name__} has no {method}(), which a run needs that "
+                "steps, or writes or reads checkpoints: derive it from "
+                "torch.optim.lr_scheduler.LRScheduler"
+            )
     if isinstance(schedule, ReduceLROnPlateau):
         raise ValueError(
             "schedule: ReduceLROnPlateau follows a metric, and schedules go by steps here: choose "

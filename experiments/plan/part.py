@@ -10,6 +10,7 @@ from typing import Any, get_args, get_type_hints
 from hydra.errors import InstantiationException
 from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import InterpolationValidationError
 
 from experiments.plan.limits.limit import WORDS, is_of
 from experiments.plan.limits.of_configs import check_config
@@ -26,6 +27,7 @@ def check_first(config: DictConfig) -> None:
     """Raise `UserError` for a network, a value or a pair of values that no run can have: a mistake
     is told at once, where it needs no torch to be seen. `make_plan` checks the rest.
     """
+    _check_names(config)
     if missing := sorted(OmegaConf.missing_keys(config)):
         raise UserError(f"{missing[0]} is missing: give {missing[0]}=...")
     net = make_part(config.net, "net")
@@ -33,6 +35,17 @@ def check_first(config: DictConfig) -> None:
         check_config(config, net)
     except ValueError as error:
         raise UserError(str(error)) from error
+
+
+def _check_names(config: DictConfig) -> None:
+    for group in config.names:
+        try:
+            _ = config.names[group]
+        except InterpolationValidationError as error:
+            raise UserError(
+                f"{group} names no file of conf/{group}: give what is your own a file there, and "
+                f"choose it by {group}=NAME"
+            ) from error
 
 
 def check_start(config: DictConfig) -> None:
