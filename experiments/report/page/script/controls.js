@@ -55,6 +55,7 @@ function setUpRuns(DataTable, model) {
     };
     const columns = [open, ...shown.map((column) => ({
         title: column.header, isWord: column.is_word, className: column.name === "reason" ? "reason" : undefined,
+        endless: column.name === "time_to_accuracy_s" ? "missed" : undefined,
     }))];
     const time = shown.findIndex(({ name }) => name === "time_to_accuracy_s");
     const rows = Array.from({ length: model.count }, (_, run) => {
