@@ -59,3 +59,36 @@ def test_what_did_not_complete_is_hidden_with_its_algorithm(tmp_path, chromium):
     assert texts(chromium, f"{cells}(2)") == ["sgd", "adamw", "sgd"]
     chromium.ask("document.querySelector('#algorithms input[value=bytegrad]').click()")
     assert texts(chromium, f"{cells}(1)") == ["allreduce"]
+
+
+@pytest.mark.parametrize(
+    ("of_net", "told"),
+    [
+        ({"workers": {0: {"rate_mbit": 10}}}, ["workers.0.rate_mbit\t10"]),
+        (
+            {"nodes": {"size": 2, "between": {"rate_mbit": 100, "delay_ms": 10}}},
+            ["nodes.size\t2", "nodes.between.rate_mbit\t100", "nodes.between.delay_ms\t10"],
+        ),
+        (
+            {"delay_ms": 31.2, "trace": "cellular.csv"},
+            ["Mbit/s\tas in the trace", "delay one way (ms)\tas in the trace", "trace\tcellular.csv"],
+        ),
+        (
+            {"up": {"rate_mbit": 5}, "faults": [{"worker": 1, "at_s": k} for k in range(9)]},
+            ["up.rate_mbit\t5", 'faults\t[{"at_s": 0, "worker": 1}, ', "…"],
+        ),
+    ],
+)
+def test_a_run_tells_what_some_of_its_links_have_of_their_own(of_net, told, tmp_path, chromium):
+    nothing = dict.fromkeys(("up", "down", "workers", "nodes", "schedule", "trace", "faults"))
+    write_run(tmp_path / "runs" / "own", of_net=nothing | of_net)
+    write_run(tmp_path / "runs" / "plain", "bytegrad", of_net=nothing)
+    show_runs(chromium, tmp_path)
+    bodies = []
+    for run in range(2):
+        chromium.ask(f"document.querySelector('button[data-run=\"{run}\"]').click()")
+        bodies.append(texts(chromium, "dialog[open]")[0].partition("Its configuration")[0])
+        chromium.ask("document.querySelector('dialog').close()")
+    assert all(words in bodies[0] for words in told), bodies[0]
+    assert "of their own" not in bodies[1] and "have their own" not in bodies[1]
+    assert "Mbit/s\t50" in bodies[1] and len(bodies[0]) < 900
