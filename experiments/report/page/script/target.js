@@ -25,8 +25,7 @@ class TargetView {
     }
 
     get situation() {
-        const { situations } = this.model;
-        return situations.find(({ label }) => label === state.situation) ?? situations[0];
+        return this.model.situations[state.situation];
     }
 
     get targets() {
