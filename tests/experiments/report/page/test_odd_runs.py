@@ -71,7 +71,11 @@ def test_what_did_not_complete_is_hidden_with_its_algorithm(tmp_path, chromium):
         ),
         (
             {"delay_ms": 31.2, "trace": "cellular.csv"},
-            ["Mbit/s\tas in the trace", "delay one way (ms)\tas in the trace", "trace\tcellular.csv"],
+            [
+                "Mbit/s\tas in the trace",
+                "delay one way (ms)\tas in the trace",
+                "trace\tcellular.csv",
+            ],
         ),
         (
             {"up": {"rate_mbit": 5}, "faults": [{"worker": 1, "at_s": k} for k in range(9)]},
