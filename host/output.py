@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from host.errors import DiskError
+from host.errors import DiskError, UserError
 
 ANOTHER_RUN_DIR = "another hydra.run.dir=..."
 """What to choose where a run's folder cannot be written."""
@@ -41,8 +41,22 @@ def writing(path: Path, option: str = "--out") -> Iterator[None]:
         ) from error
 
 
+def as_text(path: Path) -> str:
+    """A path as terminals, tables and pages can say it: bytes that are not UTF-8 as "\\xfe"."""
+    return str(path).encode(errors="surrogateescape").decode(errors="backslashreplace")
+
+
+def check_text(path: Path) -> None:
+    """Raise `UserError` where a path is not UTF-8."""
+    if (told := as_text(path)) != str(path):
+        raise UserError(f"{told} is not UTF-8, as what tells of it is: give it another name.")
+
+
 def check_folder(path: Path, option: str = "--out") -> None:
-    """Make the folder, if it is not there. Raises `DiskError` where no file can be made in it."""
+    """Make the folder, if it is not there. Raises `DiskError` where no file can be made in it, and
+    `UserError` where its path is not UTF-8.
+    """
+    check_text(path)
     with writing(path, option):
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path):

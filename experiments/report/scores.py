@@ -6,6 +6,8 @@ Records of runs whose metric is accuracy have it in fields of its own; here all 
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Sequence
 
 import pandas as pd
 
@@ -27,11 +29,21 @@ def with_scores(runs: pd.DataFrame) -> pd.DataFrame:
         for name in ("target", "final", "validation")
     }
     runs = runs.assign(metric=metric, **scores)
-    target = [
-        None if pd.isna(score) else f"{name} {score:g}"
-        for name, score in zip(runs.metric, runs.target_score, strict=True)
-    ]
+    target = _targets(list(zip(runs.metric, runs.target_score, strict=True)))
     return runs.assign(target=pd.Series(target, runs.index, dtype="str"))
+
+
+def _targets(pairs: Sequence[tuple[str, float]]) -> list[str | None]:
+    """Such as "accuracy 0.9" of each metric and score, None where there is no score. Two have one
+    text where they are equal alone: those that six digits do not tell apart have all digits.
+    """
+    short = {(name, score): f"{name} {score:g}" for name, score in pairs if not pd.isna(score)}
+    num_alike = Counter(short.values())
+    told = {
+        pair: text if num_alike[text] == 1 else f"{pair[0]} {float(pair[1])!r}"
+        for pair, text in short.items()
+    }
+    return [told.get(pair) for pair in pairs]
 
 
 def scored(metrics: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:

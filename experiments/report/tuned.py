@@ -18,6 +18,7 @@ import yaml
 from experiments.tasks.target import ACCURACY, LOWER_IS_BETTER, Target
 from host.bounded_yaml import read_mapping
 from host.errors import UserError
+from host.output import as_text
 from host.words import listed
 
 FILE = "tuning.json"
@@ -86,6 +87,9 @@ def load_tunings(path: str | Path) -> tuple[list[Tuning], list[str]]:
     """All searches at or below `path`, and sentences on those that could not be read."""
     found, problems = [], []
     for file in sorted(Path(path).rglob(FILE)):
+        if (told := as_text(file)) != str(file):
+            problems.append(f"{told} is left out, its name is not UTF-8.")
+            continue
         try:
             found.append(_read(file))
         except (OSError, ValueError, TypeError, KeyError) as error:

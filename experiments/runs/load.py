@@ -20,6 +20,7 @@ from experiments.runs.summary import (
 )
 from experiments.training.metrics import MetricsRow
 from host.errors import UserError
+from host.output import as_text, check_text
 from host.remaining import Work
 
 if TYPE_CHECKING:  # these take half a second
@@ -46,7 +47,7 @@ def load_runs(path: str | Path) -> pd.DataFrame:
     other run is like them.
 
     Raises:
-        UserError: `path` is no folder.
+        UserError: `path` is no folder, or not UTF-8.
     """
     problems: list[str] = []
     alike, apart = _without_changed(_read_summaries(Path(path), problems))
@@ -62,7 +63,7 @@ def load_metrics(path: str | Path) -> pd.DataFrame:
     `MetricsRow`. `attrs["problems"]` is a list of sentences on the files that could not be read.
 
     Raises:
-        UserError: `path` is no folder.
+        UserError: `path` is no folder, or not UTF-8.
     """
     return load_runs_and_metrics(path)[1]
 
@@ -174,9 +175,10 @@ def _runs_frame(summaries: list[dict[str, Any]]) -> pd.DataFrame:
 
 
 def check_runs(root: str | Path) -> None:
-    """Raise `UserError` where there is no such folder."""
+    """Raise `UserError` where there is no such folder, or its path is not UTF-8."""
     if not Path(root).is_dir():
         raise UserError(f"There is no folder {root}: name one that holds runs.")
+    check_text(Path(root).resolve())
 
 
 def num_folders(root: str | Path) -> int:
@@ -193,6 +195,9 @@ def _read_summaries(root: Path, problems: list[str]) -> list[dict[str, Any]]:
     check_runs(root)
     summaries = []
     for folder in sorted(_folders(root)):
+        if (told := as_text(folder)) != str(folder):
+            problems.append(f"{told} is left out, its name is not UTF-8.")
+            continue
         try:
             summaries.append({**read_fields(folder), "folder": str(folder)})
         except UNREADABLE as error:

@@ -76,7 +76,9 @@ class Summary:
     achieved_rate_mbit: float | None = None
     """The median of the links; None where not measured."""
     asked_rate_mbit: float | None = None
-    """None: no limit."""
+    """The network's `rate_mbit`: of links to which nothing else of `net` gives a rate of their own.
+    None: no limit.
+    """
     status: str | None = None
     """"completed", "diverged", "failed", or "ended early" by the search that it is a trial of."""
     reason: str | None = None

@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from experiments.advise.advise import slowest_rate_mbit
 from experiments.report.results_table import named, results_table
 from experiments.report.statistics import is_tie, prediction_error
-from experiments.runs.load import load_runs
+from experiments.runs.load import load_config, load_runs
 from host.errors import UserError
 from host.words import significant
+from netsim.conditions.condition import NetworkCondition
 
 NETS = ("none", "lan_1g", "slow_tcp", "wan", "lossy", "one_slow_worker")
 SEED = 0
@@ -70,7 +72,8 @@ def first_places(measured: Path, predicted: Path) -> str:
     """Which algorithm is first on each network of `NETS`, of those that both have on all: by the
     median of the measured runs, and by the predicted ones of `SEED`; and whether the two agree, or
     tie. They tie where the measured times of both do by the rules of a report's page, or their
-    predicted times are within the error of such predictions on that network.
+    predicted times are within the error of such predictions on that network, by the rate of its
+    slowest link, as in advice.
 
     Raises `UserError` as `times_to_accuracy` does.
     """
@@ -83,17 +86,33 @@ def first_places(measured: Path, predicted: Path) -> str:
     rows = {}
     for net in NETS:
         simulated = {str(name): foreseen.loc[name, net] for name in common}
-        rows[net] = _firsts(simulated, table.loc[table.net == net])
+        error = prediction_error(_slowest_rate_mbit(runs.loc[runs.net == net].iloc[0]))
+        rows[net] = _firsts(simulated, table.loc[table.net == net], error)
     headers = ("first, real", "s", "first, simulated", "s, simulated", "s, real", "the two")
     return _markdown(("network", *headers), rows)
 
 
-def _firsts(simulated: dict[str, float], rows: pd.DataFrame) -> list[str]:
-    """The cells of one network, of predicted times by algorithm and of measured rows."""
+def _slowest_rate_mbit(run: pd.Series) -> float | None:
+    """Of the links that a run had. Raises `UserError` where its configuration does not say."""
+    net = load_config(run.folder).get("net") or {}
+    try:
+        condition = NetworkCondition(**{k: v for k, v in net.items() if not k.startswith("_")})
+    except (TypeError, ValueError, AttributeError) as error:
+        raise UserError(
+            f"The network of {run.folder} does not follow from its configuration ({error}): give a "
+            "folder without that run"
+        ) from error
+    return slowest_rate_mbit(condition, int(run.workers))
+
+
+def _firsts(simulated: dict[str, float], rows: pd.DataFrame, error: float) -> list[str]:
+    """The cells of one network, of predicted times by algorithm, which are off by `error`, and of
+    measured rows.
+    """
     real = dict(zip(rows["name"], rows.time_to_accuracy_s, strict=True))
     first, other = _first(real), _first(simulated)
     times = [_time(real, first), _time(simulated, other), _time(real, other)]
-    verdict = _verdict(first, other, simulated, rows)
+    verdict = _verdict(first, other, simulated, rows, error)
     return [first or "-", times[0], other or "-", *times[1:], verdict]
 
 
@@ -109,13 +128,15 @@ def _time(times: Mapping[str, float], name: str | None) -> str:
 
 
 def _verdict(
-    first: str | None, other: str | None, simulated: Mapping[str, float], rows: pd.DataFrame
+    first: str | None,
+    other: str | None,
+    simulated: Mapping[str, float],
+    rows: pd.DataFrame,
+    error: float,
 ) -> str:
     """On the `first`, measured, and the `other`, predicted."""
     if first is None or other is None:
         return "all missed" if first == other else "differ"
-    rate_mbit = float(rows.asked_rate_mbit.iloc[0])
-    error = prediction_error(None if math.isnan(rate_mbit) else rate_mbit)
     pair = [simulated[first]], [simulated[other]]
     if first == other:
         return "agree"

@@ -78,8 +78,9 @@ def write_run(
         summary |= {f"{part}_score": summary[f"{part}_loss"] for part in ("final", "validation")}
     if summary["status"] != "completed":
         summary["time_to_accuracy_s"] = None
-    config = {"seed": seed, "workers": workers, "cluster": cluster, "net": of_net}
-    config |= {"model": of_model, "clip_norm": None}
+    config = {"seed": seed, "workers": workers, "cluster": cluster}
+    config |= {"net": {"rate_mbit": summary["asked_rate_mbit"]} | of_net}
+    config |= {"names": {"backend": summary["backend"]}, "model": of_model, "clip_norm": None}
     config |= {"optim": {"lr": lr}, "lr_scale": summary["lr_scale"], "stop_at_target": stops}
     config |= of_run
     config["algo"] = {"_target_": _target(algo)} | options

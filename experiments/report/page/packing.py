@@ -70,12 +70,12 @@ def _planes(values: NDArray[Any]) -> bytes:
 
 
 def plain(value: Any) -> Any:
-    """A scalar as JSON has it: None where it is missing, "inf" for what never came."""
+    """A scalar as JSON has it: None where it is missing, "inf" or "-inf" where it is infinite."""
     if value is None or (not isinstance(value, list | dict) and pd.isna(value)):
         return None
     value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, float) and math.isinf(value):
-        return "inf"
+        return str(value)
     return value
 
 

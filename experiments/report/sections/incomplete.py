@@ -10,7 +10,7 @@ import pandas as pd
 
 from experiments.report.data import ReportData
 from experiments.report.phrases import sentence
-from experiments.report.results_table import AT_WORK
+from experiments.report.results_table import AT_WORK, DETAIL, shown, varies
 from experiments.report.section import PageTable, Section
 from host.words import counted, listed
 
@@ -35,7 +35,7 @@ def section(data: ReportData) -> Section:
     if data.problems:
         said.append(f"{counted(len(data.problems), 'file')} could not be read")
     finding = sentence([listed(said)] if said else ["every run completed, and every file was read"])
-    tables = {"incomplete": _table(ended)} if len(ended) else {}
+    tables = {"incomplete": _table(ended, data.runs)} if len(ended) else {}
     notes = [*data.apart, *data.problems][:_LISTED]
     if more := len(data.apart) + len(data.problems) - len(notes):
         notes.append(f"And {more} more of such runs and files.")
@@ -46,12 +46,14 @@ def _verb(number: int) -> str:
     return "has not ended" if number == 1 else "have not ended"
 
 
-def _table(ended: pd.DataFrame) -> PageTable:
+def _table(ended: pd.DataFrame, runs: pd.DataFrame) -> PageTable:
+    """Of those of `runs` that did not complete; what all `runs` share of DETAIL is left out."""
     ended = ended.fillna({"reason": "no reason was recorded"})
     numbers = ended.loc[:, ["folder", "label", "net", "workers", "seed", "status", "reason"]]
-    shown = {"label": "algorithm", "net": "network"}
+    headers = {"name": "algorithm", "net": "network"}
+    telling = [column for column in DETAIL if varies(runs, column)]
     cells = {
-        shown.get(column, column): ["-" if pd.isna(v) else str(v) for v in numbers[column]]
-        for column in ("label", "net", "workers", "seed", "status", "reason")
+        headers.get(column, column): [shown(column, value) for value in ended[column]]
+        for column in ("name", *telling, "net", "workers", "seed", "status", "reason")
     }
     return PageTable(caption="Runs that did not complete.", cells=cells, numbers=numbers)

@@ -1,14 +1,17 @@
 """Many runs read back, and how far that is."""
 
 import json
+import os
 from dataclasses import asdict
 
 import pandas as pd
 import pytest
 
+from experiments.report.tuned import FILE, load_tunings
 from experiments.runs.journal import line
 from experiments.runs.load import (
     READING,
+    check_runs,
     find_twins,
     load_config,
     load_rows,
@@ -64,6 +67,22 @@ def test_a_run_with_a_number_that_none_has_is_left_out(tmp_path, number, told):
     said = f"{tmp_path}/a is left out, its summary.json cannot be read: {told} is of no run."
     assert runs.attrs["problems"] == ([] if told is None else [said])
     assert len(runs) == (told is None)
+
+
+def test_a_folder_whose_name_is_no_text_is_left_out_and_refused_as_a_root(tmp_path):
+    odd = tmp_path / os.fsdecode(b"b\xfe")
+    write_run(tmp_path / "a")
+    odd.mkdir()
+    (odd / "summary.json").write_text((tmp_path / "a" / "summary.json").read_text())
+    (odd / FILE).write_text("{}")
+    runs, metrics = load_runs_and_metrics(tmp_path)
+    told = f"{tmp_path}/b\\xfe is left out, its name is not UTF-8."
+    assert runs["folder"].tolist() == [str(tmp_path / "a")]
+    assert runs.attrs["problems"] == metrics.attrs["problems"] == [told]
+    assert load_tunings(tmp_path) == ([], [told.replace("xfe", f"xfe/{FILE}")])
+    for read in (check_runs, load_runs):
+        with pytest.raises(UserError, match=r"b\\xfe is not UTF-8"):
+            read(odd)
 
 
 def test_folders_of_runs_are_counted_however_deep_they_are(tmp_path):

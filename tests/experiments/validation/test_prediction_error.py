@@ -96,6 +96,34 @@ def test_what_is_first_in_simulation_ties_by_measured_or_by_predicted_times(
     assert line.strip("| ").split(" | ")[-1] == verdict
 
 
+@pytest.mark.parametrize(
+    ("rate_mbit", "of_net"),
+    [
+        (100.0, {}),
+        (1000.0, {}),
+        (1000.0, {"nodes": {"size": 2, "between": {"rate_mbit": 100, "delay_ms": 10}}}),
+        (1000.0, {"workers": {0: {"rate_mbit": 10}}}),
+    ],
+)
+def test_the_error_is_that_of_the_slowest_link(rate_mbit, of_net, tmp_path, monkeypatch):
+    """The second is more off than such predictions are at 100 Mbit/s, less than at 1 Gbit/s."""
+    slow, fast = prediction_error(100), prediction_error(1000)
+    assert slow < fast
+    monkeypatch.setattr(recorded, "NETS", {"some": rate_mbit})
+    monkeypatch.setattr(module, "NETS", ("some",))
+    foreseen = {"bytegrad": 1.0, "allreduce": 1 + (slow + fast) / 2}
+    for k, algo in enumerate(("allreduce", "bytegrad")):
+        for seed in range(3):
+            folder = tmp_path / f"real/{algo}_{seed}"
+            own = {"time_to_accuracy_s": 2.0 * (1 + k) + seed / 100, "of_net": of_net}
+            write_run(folder, algo, "some", seed=seed, **own)
+        own = {"backend": "sim", "time_to_accuracy_s": foreseen[algo], "of_net": of_net}
+        write_run(tmp_path / f"sim/{algo}", algo, "some", **own)
+    [[*_, verdict]] = cells(first_places(tmp_path / "real", tmp_path / "sim")).values()
+    is_fast = rate_mbit == 1000 and not of_net
+    assert verdict == (f"tie, within the error of {100 * fast:.0f} %" if is_fast else "differ")
+
+
 def cells(text):
     """The cells of each row behind the first, by that."""
     rows = (line.strip("| ").split(" | ") for line in text.splitlines()[2:])

@@ -34,15 +34,14 @@ function setUpAlgorithms(model) {
 
 function setUpAxes(model) {
     const situation = document.getElementById("situation");
-    situation.append(...model.situations.map(({ label }) => element("option", label, { value: label })));
+    situation.append(...model.situations.map(({ label }, place) => element("option", label, { value: place })));
     const bound = { situation: "situation", over: "over", "log-x": "logX", "log-y": "logY" };
     for (const [id, choice] of Object.entries(bound)) {
         const node = document.getElementById(id);
         const what = node.type === "checkbox" ? "checked" : "value";
-        if (state[choice] !== "") node[what] = state[choice];
+        node[what] = state[choice];
         node.addEventListener("change", () => choose({ [choice]: node[what] }));
     }
-    if (situation.selectedIndex < 0) situation.selectedIndex = 0;
 }
 
 function setUpRuns(DataTable, model) {
@@ -55,6 +54,7 @@ function setUpRuns(DataTable, model) {
     };
     const columns = [open, ...shown.map((column) => ({
         title: column.header, isWord: column.is_word, className: column.name === "reason" ? "reason" : undefined,
+        endless: column.name === "time_to_accuracy_s" ? "missed" : undefined,
     }))];
     const time = shown.findIndex(({ name }) => name === "time_to_accuracy_s");
     const rows = Array.from({ length: model.count }, (_, run) => {

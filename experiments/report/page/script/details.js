@@ -33,6 +33,10 @@ function block(title, ...nodes) {
     return section;
 }
 
+const OVERRIDING = ["up", "down", "workers", "nodes", "schedule", "trace", "faults"];
+const MAX_LETTERS = 120;
+const shortened = (text) => (text.length > MAX_LETTERS ? `${text.slice(0, MAX_LETTERS)}…` : text);
+
 class Details {
     constructor(model) {
         this.model = model;
@@ -76,14 +80,17 @@ class Details {
     }
 
     network(run) {
+        const trace = this.option("net.trace", run) && "as in the trace";
         const rows = [
-            ["Mbit/s", this.model.get("asked_rate_mbit", run) ?? "no limit", this.measured("achieved_rate_mbit", run)],
-            ["delay one way (ms)", this.option("net.delay_ms", run), "-"],
+            ["Mbit/s", trace ?? this.model.get("asked_rate_mbit", run) ?? "no limit", this.measured("achieved_rate_mbit", run)],
+            ["delay one way (ms)", trace ?? this.option("net.delay_ms", run), "-"],
             ["round trip (ms)", "-", this.measured("achieved_rtt_ms", run)],
             ["loss (%)", this.option("net.loss_pct", run), "-"],
         ];
         const links = JSON.parse(valueOf(this.model.table.links, run) ?? "[]");
         const nodes = [textTable(["", "asked", "measured"], rows)];
+        const overrides = this.overrides(run);
+        if (overrides.length) nodes.push(textTable(["but some links, or moments, have their own", "asked"], overrides));
         if (links.length) nodes.push(this.links(links));
         return nodes;
     }
@@ -96,6 +103,13 @@ class Details {
     option(path, run) {
         const column = this.model.table.configuration[path];
         return column ? valueOf(column, run) : null;
+    }
+
+    // What the configuration gives to some links, or at some times, in place of what all have.
+    overrides(run) {
+        return entriesOf(this.model.table.configuration, run)
+            .filter(([path]) => OVERRIDING.includes(path.split(".")[1]) && path.startsWith("net."))
+            .map(([path, value]) => [path.slice("net.".length), shortened(String(value))]);
     }
 
     links(links) {

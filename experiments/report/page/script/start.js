@@ -8,7 +8,7 @@ async function start() {
         imported("data-tables"), imported("vega"), unpackedText("runs"), ...axes,
     ]);
     const model = new Model(JSON.parse(explored), numbers);
-    recall();
+    recall(model);
     document.documentElement.classList.add("ready");
     document.documentElement.classList.toggle("dark", darkness.matches); // as DataTables asks
     darkness.addEventListener("change", () => document.documentElement.classList.toggle("dark", darkness.matches));
@@ -18,6 +18,7 @@ async function start() {
     setUpRuns(DataTable, model);
     const targetView = new TargetView(DataTable, model);
     new PairView(DataTable, model, targetView);
+    remember(); // also what nobody has chosen, but sees
     await targetView.drawn;
     enhanceTables(DataTable);
     document.documentElement.classList.add("complete");

@@ -15,7 +15,8 @@ function setUpOrder(DataTable) {
     DataTable.type(KNOWN, { className: "dt-type-numeric", order: { asc: by(1), desc: by(-1) } });
 }
 
-// `columns` are {title, isWord, className, endless}, `rows` arrays of strings and numbers. `endless` says Infinity.
+// `columns` are {title, isWord, className, endless}, `rows` arrays of strings and numbers. `endless` says Infinity in
+// another word.
 function makeTable(DataTable, node, columns, rows, options = {}) {
     return new DataTable(node, {
         data: rows,
@@ -72,12 +73,13 @@ function renderWord(value, purpose) {
     return purpose === "display" || purpose === "filter" ? escaped(text) : text;
 }
 
-function numberRenderer(endless = "missed") {
+function numberRenderer(endless) {
     return (value, purpose) => {
-        const isKnown = value !== null && !Number.isNaN(value), isEndless = value === Infinity;
-        if (purpose === "display" || purpose === "filter") return escaped(isEndless ? endless : said(value));
-        if (purpose === "export") return isEndless ? endless : isKnown ? value : "";
-        return isEndless ? MISSED : isKnown ? value : MISSING;
+        const isKnown = value !== null && !Number.isNaN(value), isEndless = Math.abs(value) === Infinity;
+        const sign = value < 0 ? "-" : "";
+        if (purpose === "display" || purpose === "filter") return escaped(isEndless ? endless ?? `${sign}infinite` : said(value));
+        if (purpose === "export") return isEndless ? endless ?? `${sign}inf` : isKnown ? value : "";
+        return isEndless ? Math.sign(value) * MISSED : isKnown ? value : MISSING;
     };
 }
 
@@ -85,6 +87,7 @@ function numberRenderer(endless = "missed") {
 function leadingNumber(text, header) {
     if (text.startsWith("missed")) return header.startsWith("speed-up") ? 0 : MISSED;
     if (text === "the baseline missed") return MISSED;
+    if (/^-?inf\b/.test(text)) return text.startsWith("-") ? -MISSED : MISSED;
     const found = text.replaceAll(",", "").match(/^(-?\d*\.?\d+(?:e[+-]?\d+)?)(?:\/(\d+))?/);
     return found ? Number(found[1]) / Number(found[2] ?? 1) : MISSING;
 }

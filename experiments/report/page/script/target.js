@@ -1,8 +1,8 @@
 // The target that the reader chooses: who is first there, who ties, who has missed it.
 
 const RANK_COLUMNS = [
-    { title: "place" }, { title: "algorithm", isWord: true }, { title: "seconds" },
-    { title: "seconds from" }, { title: "seconds to" }, { title: "missed", isWord: true },
+    { title: "place" }, { title: "algorithm", isWord: true }, { title: "seconds", endless: "missed" },
+    { title: "seconds from", endless: "missed" }, { title: "seconds to", endless: "missed" }, { title: "missed", isWord: true },
     { title: "speed-up over the best baseline", endless: "the baseline missed" },
     { title: "speed-up from", endless: "no end" }, { title: "speed-up to", endless: "no end" },
     { title: "ties with the first", isWord: true }, { title: "seconds by seed", isWord: true },
@@ -25,8 +25,7 @@ class TargetView {
     }
 
     get situation() {
-        const { situations } = this.model;
-        return situations.find(({ label }) => label === state.situation) ?? situations[0];
+        return this.model.situations[state.situation];
     }
 
     get targets() {

@@ -1,5 +1,7 @@
 // Reads what experiments/report/page/packing.py has packed.
 
+const INFINITE = { inf: Infinity, "-inf": -Infinity };
+
 async function unpacked(name) {
     const text = document.getElementById(`packed-${name}`).content.textContent.trim();
     const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
@@ -50,11 +52,11 @@ async function imported(name) {
     }
 }
 
-// The value of a packed column in a row.
+// The value of a packed column in a row. Of numbers JSON has none that are infinite.
 function valueOf(column, row) {
     const code = column.codes.length === 1 ? 0 : column.codes[row];
     const value = column.levels[code];
-    return value === "inf" ? Infinity : value;
+    return column.is_word === false && value in INFINITE ? INFINITE[value] : value;
 }
 
 // Those columns that have a value in a row, as [name, value].

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.report.page import serve
+from experiments.report.data import ReportData
+from experiments.report.page import build, serve
 from experiments.report.page.serve import Published, fingerprint
 from host.errors import UserError
 from tests import app
@@ -140,3 +141,51 @@ def test_it_is_live_survives_half_a_record_and_ends_by_ctrl_c(tmp_path):
     assert (done.returncode, done.stderr) == (130, "stopped by Ctrl-C\n")
     with pytest.raises(OSError):
         ask(port)
+
+
+def test_a_page_that_loads_itself_again_goes_on_where_its_reader_was(tmp_path, server):
+    """The runs that come make another situation the first one, give names, labels and situations
+    further parts, and the slider other targets.
+    """
+    runs = tmp_path / "runs"
+
+    def publish(version: str) -> None:
+        data = ReportData.load(runs)
+        text = build._page(data, {}, runs, tmp_path, "runs", version)
+        server.published = Published(version, text)
+
+    chosen = "node => node.selectedOptions[0].text"
+    ids = "['situation', 'pair-first', 'pair-second']"
+    words = f"{ids}.map(id => ({chosen})(document.getElementById(id)))"
+    target = "Number(document.getElementById('target-value').textContent)"
+    shown = "[...document.querySelectorAll('#algorithms input')].map(n => [n.value, n.checked])"
+    ready = "document.documentElement?.classList.contains('complete') && document.body.dataset"
+    for algo in ("allreduce", "bytegrad", "local_sgd"):
+        write_run(runs / algo, algo)
+    publish("1")
+    with browser(tmp_path) as page:
+        page.open(server.url)
+        page.wait(f"{ready}.version === '1'")
+        assert page.ask(words) == ["all runs", "local_sgd", "allreduce"]
+        page.ask("document.querySelector('#algorithms input[value=local_sgd]').click()")
+        names = ("local_sgd bits", "allreduce interval")
+        for algo, own in (("local_sgd", {"bits": 4}), ("allreduce", {"interval": 8})):
+            for net in ("wan", "lan_1g"):
+                write_run(runs / f"{algo}_{net}_new", algo, net, limit=0.993, options=own)
+        publish("2")
+        page.wait(f"{ready}.version === '2'")
+        labels = ["network wan, 50 Mbit/s asked", *(f"{name}=None" for name in names)]
+        assert page.ask(words) == labels and page.ask(target) == 0.9
+        assert page.ask("document.getElementById('situation').selectedIndex") > 0
+        hidden = [name for name, checked in page.ask(shown) if not checked]
+        assert hidden == ["local_sgd bits=None"]
+        slider = "const s = document.getElementById('target')"
+        page.ask(f"(() => {{{slider}; s.value = 3; s.dispatchEvent(new Event('input'))}})()")
+        wanted = page.ask(target)
+        for seed in range(4):
+            write_run(runs / f"poor{seed}", "bytegrad", "dc_10g", seed, limit=0.3)
+        publish("3")
+        page.wait(f"{ready}.version === '3'")
+        assert page.ask(words) == labels
+        assert 0 < abs(page.ask(target) - wanted) < 0.03
+        assert page.console == []
