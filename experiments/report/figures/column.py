@@ -276,7 +276,8 @@ def _move_inside(axes: Axes) -> None:
         across = max(frame.x0 - own.x0, 0) - max(own.x1 - frame.x1, 0)
         if across:
             x, y = axes.transData.transform(text.get_position())
-            text.set_position(axes.transData.inverted().transform((x + across, y)))
+            x, y = axes.transData.inverted().transform((x + across, y))
+            text.set_position((float(x), float(y)))
 
 
 def _overhang_in(axes: Axes) -> tuple[float, float, float, float]:
