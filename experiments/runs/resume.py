@@ -66,7 +66,8 @@ def going_on(
         summary = with_conditions_since(summary, earlier, step, options)
         if run == plan.folder:
             summary = replace(summary, resumed_from=earlier.resumed_from)
-    return replace(plan, resume_step=step), rows_until(run, step), summary
+    plan = replace(plan, resume_step=step)
+    return plan, _rows_before(plan, run, step), summary
 
 
 def _timing_options(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -153,6 +154,9 @@ def _node_size(config: Mapping[str, Any]) -> int | None:
     return min(net["nodes"]["size"], config["workers"]) if algo.get("hierarchical") else None
 
 
-def rows_until(run: Path, step: int) -> list[MetricsRow]:
-    """The rows of metrics that `run` logged up to `step`."""
-    return [row for row in load_rows(run) if row.step <= step]
+def _rows_before(plan: Plan, run: Path, step: int) -> list[MetricsRow]:
+    """The rows of metrics that `run` logged up to `step`, but for an evaluation that `plan` does
+    not make: at the end of a shorter run.
+    """
+    rows = [row for row in load_rows(run) if row.step <= step]
+    return [row for row in rows if not row.is_evaluation or plan.evaluates_after(row.step)]

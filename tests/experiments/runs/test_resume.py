@@ -272,6 +272,24 @@ def test_what_goes_on_over_another_network_says_so(words, told, tmp_path):
     assert [f"changed ({told})" in text for text in runs.attrs["apart"]] == [True] * (3 - len(runs))
 
 
+def test_the_last_evaluation_of_a_shorter_run_is_none_of_a_longer_one(tmp_path):
+    first, steps = tmp_path / "first", ("eval_every=10", "log_every=4")
+    short = compose_config([*WORDS, *steps, "max_steps=16"])
+    plan = make_plan(short, first)
+    data = plan.load_data()
+    record = RunFolder.create(first, plain(short), known_summary(plan, data))
+    for step in (10, 16):
+        record.log(MetricsRow(kind="step", step=step, time_s=step, loss=1.0))
+        record.log(MetricsRow(kind="evaluation", step=step, time_s=step, accuracy=1.0))
+    for num_steps, kept in ((16, [10, 16]), (20, [10])):
+        config = compose_config([*WORDS, *steps, f"max_steps={num_steps}"])
+        plan = make_plan(config, tmp_path / "then")
+        plan = replace(plan, resume=first, resume_step=16)
+        _, rows, _ = going_on(plan, plain(config), known_summary(plan, data))
+        assert [row.step for row in rows if not row.is_evaluation] == [10, 16]
+        assert [row.step for row in rows if row.is_evaluation] == kept
+
+
 def test_old_checkpoints_go(tmp_path):
     own = Checkpoints(tmp_path, 0, 1)
     for step in (10, 20, 30, 40):
