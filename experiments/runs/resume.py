@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.plan.identity import completed
+from experiments.runs.folder_lock import is_held
 from experiments.runs.load import load_config, load_rows
 from experiments.runs.summary import (
     UNREADABLE,
@@ -96,10 +97,12 @@ def _check_metric(run: Path, earlier: str, metric: str) -> None:
 def check_resumable(config: Mapping[str, Any], run: Path, num_processes: int) -> int:
     """The step from which `config` goes on with `run`.
 
-    Raises `UserError` if it would be another run, or one that is done.
+    Raises `UserError` if it would be another run, or one that is done or still at work.
     """
-    steps = complete_steps(run, num_processes)
-    saved, rows = check_same(config, run), load_rows(run)
+    saved = check_same(config, run)
+    if is_held(run):
+        raise UserError(f"resume={run} is being run by another process: let it end")
+    steps, rows = complete_steps(run, num_processes), load_rows(run)
     step = next((step for step in steps if _is_logged(step, rows, saved)), None)
     if step is None:
         raise UserError(
