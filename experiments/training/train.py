@@ -177,7 +177,6 @@ class _State:
             self.batches = self.batches.going_on(state[BATCHES], step)
         return step
 
-
     @contextmanager
     def unchanged(self, device: str) -> Iterator[None]:
         """Within is an evaluation that leaves no trace in a checkpoint: else it averages buffers

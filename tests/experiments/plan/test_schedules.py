@@ -75,7 +75,9 @@ def test_a_schedule_that_ends_before_the_run_is_refused(name, length):
     words = ["algo=allreduce", *OWN, f"schedule._target_={name}", f"+schedule.{length}=20"]
     words += ["+schedule.max_lr=0.1"] if length == "total_steps" else []
     assert make_plan(compose_config([*words, "max_steps=20"]), Path()).max_steps == 20
-    with pytest.raises(UserError, match=r"^schedule: it ends before max_steps \(.*\): give one of"):
+    with pytest.raises(
+        UserError, match=r"^schedule: it ends before max_steps \(.*\): give it as many"
+    ):
         make_plan(compose_config([*words, "max_steps=21"]), Path())
 
 
@@ -94,5 +96,7 @@ def test_a_schedule_whose_end_nobody_sees_before_ends_the_run_in_a_sentence():
     optimizer.step()
     for _ in range(4):
         step(schedule)
-    with pytest.raises(UserError, match=r"max_steps \(Tried to step 4 times.* is 3\): give one of"):
+    with pytest.raises(
+        UserError, match=r"max_steps \(Tried to step 4 times.* is 3\): give it as many"
+    ):
         step(schedule)

@@ -58,7 +58,9 @@ def test_a_damaged_checkpoint_is_named(tmp_path, damaged):
 def test_a_checkpoint_that_is_deleted_meanwhile_is_named(tmp_path):
     own = Checkpoints(tmp_path, 0, 1)
     sentence = r"let the process end that runs .*, if one does, since it deletes old checkpoints"
-    with pytest.raises(UserError, match=rf"0_of_1\.pt cannot be read \(No such file .*: {sentence}"):
+    with pytest.raises(
+        UserError, match=rf"0_of_1\.pt cannot be read \(No such file .*: {sentence}"
+    ):
         own.load(3)
     with pytest.raises(UserError, match=f"step_00000003 is not complete any more: {sentence}"):
         own.of_step(3)
