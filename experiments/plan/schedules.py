@@ -65,8 +65,8 @@ def step(schedule: LRScheduler) -> None:
         schedule.step()
     except Exception as error:  # whatever a user's own schedule raises
         raise UserError(
-            f"schedule: it ends before max_steps ({first_line(error).rstrip('.')}): give it as many "
-            "steps"
+            f"schedule: it ends before max_steps ({first_line(error).rstrip('.')}): give it as "
+            "many steps"
         ) from error
 
 

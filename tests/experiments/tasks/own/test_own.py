@@ -144,7 +144,7 @@ def test_tuning_takes_examples_of_a_dataset_that_is_read_at_any_place():
         assert split.sources is not None and (split.sources == split.y % 3).all()
         places.append(split.y.tolist())
     assert [len(part) for part in places] == [90, 10, 10]
-    assert sorted(sum(places, [])) == list(range(110))
+    assert sorted(place for part in places for place in part) == list(range(110))
     again = own.validation.batch(np.array([[3, 10 + 3]]))[1]  # of two epochs
     assert again.tolist() == [[places[1][3]] * 2]
     assert own.train.take(slice(2, 4)).y.tolist() == places[0][2:4]
