@@ -6,7 +6,10 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, nullco
 from typing import Any, Literal
 
 from pytorch_lightning import LightningModule, Trainer  # pyright: ignore[reportMissingImports]
-from pytorch_lightning.plugins.io import CheckpointIO  # pyright: ignore[reportMissingImports]
+from pytorch_lightning.plugins.io import (  # pyright: ignore[reportMissingImports]
+    CheckpointIO,
+    TorchCheckpointIO,
+)
 from pytorch_lightning.strategies import (  # pyright: ignore[reportMissingImports]
     DDPStrategy,
     StrategyRegistry,
@@ -15,6 +18,7 @@ from pytorch_lightning.trainer.states import TrainerFn  # pyright: ignore[report
 
 import bagua_algos
 from bagua_algos.algorithms import AllReduce
+from bagua_algos.checkpoint import check_whole
 from bagua_algos.communication.patterns import Pattern
 from bagua_algos.communication.streams import NumStreams
 from bagua_algos.engine.algorithm import Algorithm
@@ -233,6 +237,8 @@ class RelaxedStrategy(DDPStrategy):
         path, to = _own_file(self._checkpoint_path, rank), to_device(self.root_device)
         try:
             with reading(path, _OTHERWISE):
+                if type(self._own_io) is TorchCheckpointIO and os.path.isfile(path):
+                    check_whole(path)
                 return self._own_io.load_checkpoint(path, map_location=to, weights_only=True)
         except FileNotFoundError:
             return None

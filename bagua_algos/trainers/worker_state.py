@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from torch.serialization import default_restore_location
 
 import bagua_algos
-from bagua_algos.checkpoint import NUM_WORKERS, is_portable
+from bagua_algos.checkpoint import NUM_WORKERS, check_whole, is_portable
 from bagua_algos.engine.algorithm import Algorithm
 
 
@@ -65,6 +65,7 @@ def load_own_file(
         if not path.exists():
             return None
         with reading(path, otherwise):
+            check_whole(path)
             return torch.load(path, map_location=to_device(device), weights_only=True)
 
     state = part_of(rank, load, algorithm)
@@ -91,12 +92,12 @@ def part_of(
 
 @contextmanager
 def reading(path: str | os.PathLike[str], otherwise: str) -> Iterator[None]:
-    """Within it `path` is read. It may be a stranger's: what torch refuses, or finds torn, raises
+    """Within it `path` is read. It may be a stranger's: what torch refuses, or is damaged, raises
     `ValueError`; `otherwise` says what to do then.
     """
     try:
         yield
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
         raise ValueError(
             f"{path} is no worker's part of a checkpoint, or is damaged: take another checkpoint; "
             f"{otherwise}"

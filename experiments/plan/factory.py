@@ -17,7 +17,7 @@ from experiments.plan.late_compiler import put_off_compiler
 from experiments.plan.limits.of_pairs import check_algorithm
 from experiments.plan.part import check_first, make_part
 from experiments.plan.plan import Backend, Plan
-from experiments.plan.schedules import scale_rates_
+from experiments.plan.schedules import check_length, scale_rates_
 from experiments.plan.schema import GROUPS, Schema
 from experiments.tasks.target import target_of
 from host.errors import UserError, first_line
@@ -62,6 +62,7 @@ def make_plan(config: DictConfig, folder: Path) -> Plan:
         plan = Plan(**values)
         _check_schedule(_made("schedule", lambda: plan.make_schedule(optimizer)), plan)
         _check(plan, optimizer)
+        check_length(lambda: plan.make_schedule(_made_anew(plan)), plan.max_steps)
         return plan
     except ValueError as error:
         raise UserError(str(error)) from error
@@ -111,7 +112,7 @@ def _check_lr_scale(plan: Plan, optimizer: torch.optim.Optimizer) -> None:
     """Raise `ValueError` where the schedule, which `optimizer` has, sets rates of its own."""
     if plan.lr_scale == 1:
         return
-    scaled = plan.make_optimizer(plan.model.parameters())
+    scaled = _made_anew(plan)
     scale_rates_(scaled, plan.lr_scale)
     plan.make_schedule(scaled)
     rates, scaled_rates = (
@@ -123,6 +124,10 @@ def _check_lr_scale(plan: Plan, optimizer: torch.optim.Optimizer) -> None:
             "schedule sets one of its own: leave lr_scale=1 and give the schedule's rates, such "
             "as schedule.max_lr"
         )
+
+
+def _made_anew(plan: Plan) -> torch.optim.Optimizer:
+    return plan.make_optimizer(plan.model.parameters())
 
 
 _FIELDS = {

@@ -185,6 +185,10 @@ class Plan:
             workers_agree=self.algorithm.workers_agree,
         )
 
+    def evaluates_after(self, step: int) -> bool:
+        """Whether an evaluation follows `step`: every `eval_every`th, and the last."""
+        return step % self.eval_every == 0 or step == self.max_steps
+
     def load_data(self) -> TaskData:
         """The examples. Raises as `experiments.tasks.base.load_data`."""
         return load_data(self.task, for_tuning=self.loading.for_tuning)

@@ -3,10 +3,14 @@ trained: a choice of `conf/schedule/`.
 """
 
 import math
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
+
+from host.errors import UserError, first_line
 
 SHAPES = ("linear", "cosine")
 
@@ -35,6 +39,35 @@ def scale_rates_(optimizer: Optimizer, scale: float) -> None:
     """Multiply the learning rates of all groups."""
     for group in optimizer.param_groups:
         group["lr"] *= scale
+
+
+def check_length(make: Callable[[], LRScheduler], num_steps: int) -> None:
+    """Raise `UserError` where a schedule that `make` makes has no rate after as many steps, as
+    `OneCycleLR` has none after its total_steps. The last step is tried at once; where it fails, all
+    are, since some schedules only know it after the others. One that hides its end from the last
+    step, as `SequentialLR` does, is told of in training.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # no optimizer takes a step here
+        last = make()
+        last.last_epoch = num_steps - 1
+        try:
+            last.step()
+        except Exception:  # whatever a user's own schedule raises
+            schedule = make()
+            for _ in range(num_steps):
+                step(schedule)
+
+
+def step(schedule: LRScheduler) -> None:
+    """Set the next learning rate. Raises `UserError` where the schedule has none."""
+    try:
+        schedule.step()
+    except Exception as error:  # whatever a user's own schedule raises
+        raise UserError(
+            f"schedule: it ends before max_steps ({first_line(error).rstrip('.')}): give it as "
+            "many steps"
+        ) from error
 
 
 def rise_and_fall(

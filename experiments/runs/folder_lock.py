@@ -5,17 +5,24 @@ its children are gone, however they end. NFS since version 4 carries it to other
 system has no locks, nothing is held.
 """
 
+import errno
 import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from host.errors import UserError
+from host.output import ANOTHER_RUN_DIR
 
 PATIENCE_S = 2.0
 """Workers may outlive their launcher, which was killed, by a moment."""
+
+
+_WRITING = os.O_RDWR | os.O_CREAT
+_NO_ROOM = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG)
+"""Why no lock can lie beside a folder."""
 
 
 class HeldError(UserError):
@@ -40,15 +47,36 @@ def hold(folder: Path, patience_s: float = PATIENCE_S) -> Iterator[None]:
         os.close(descriptor)
 
 
+@contextmanager
+def hold_alone(folder: Path, patience_s: float = PATIENCE_S) -> Iterator[None]:
+    """Hold the `folder` of the only run of this command. Where no lock can lie beside it, nobody
+    can hold it. Raises `UserError` where another command runs there.
+    """
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(hold(folder, patience_s))
+        except HeldError as error:
+            raise UserError(f"{error}, or choose {ANOTHER_RUN_DIR}") from error
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise
+        yield
+
+
 def is_held(folder: Path) -> bool:
     """Whether a process holds `folder`."""
     lock = _lock_of(folder)
     if not lock.exists():
         return False
-    descriptor = _take(lock, PATIENCE_S)
+    try:
+        is_own = os.access(lock, os.W_OK)
+        descriptor = _take(lock, PATIENCE_S, _WRITING if is_own else os.O_RDONLY)
+    except FileNotFoundError:  # its holder has ended meanwhile
+        return False
     if descriptor is None:
         return True
-    lock.unlink(missing_ok=True)  # its holder was killed
+    with suppress(PermissionError):  # another user's
+        lock.unlink(missing_ok=True)  # its holder was killed
     os.close(descriptor)
     return False
 
@@ -57,11 +85,11 @@ def _lock_of(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.lock")
 
 
-def _take(lock: Path, patience_s: float) -> int | None:
+def _take(lock: Path, patience_s: float, flags: int = _WRITING) -> int | None:
     """A descriptor of the file that locks it; None if another process does."""
     deadline_s = time.monotonic() + patience_s
     while True:
-        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT)
+        descriptor = os.open(lock, flags)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -17,7 +17,7 @@ from omegaconf import DictConfig
 
 from experiments.plan.identity import plain
 from experiments.plan.part import check_start, make_part
-from experiments.runs.folder_lock import HeldError, hold
+from experiments.runs.folder_lock import HeldError, hold, hold_alone
 from experiments.runs.records import check_free
 from experiments.runs.resume import check_resumable
 from experiments.runs.study import (
@@ -54,7 +54,8 @@ def run_job(config: DictConfig, peers: Peers | None = None) -> RunOutcome:
         if hydra.mode == RunMode.MULTIRUN:
             return _run_of_study(config, folder, overrides, Path(hydra.sweep.dir))
         _remove_empty(folder)  # its record makes it, and Ctrl-C may come before there is one
-        return RunOutcome(status=_run(config, folder, overrides))
+        with hold_alone(folder):
+            return RunOutcome(status=_run(config, folder, overrides))
     except HeldError as error:
         return RunOutcome(status="held", reason=str(error))
     except UserError as error:
@@ -70,9 +71,10 @@ def run_job(config: DictConfig, peers: Peers | None = None) -> RunOutcome:
 
 
 def _remove_empty(folder: Path) -> None:
-    """Hydra has made it; if it is not empty it is not ours."""
+    """Hydra has made it; if it is not empty, or where this process works, it is not ours."""
     with suppress(OSError):
-        folder.rmdir()
+        if not folder.samefile(Path.cwd()):
+            folder.rmdir()
 
 
 def _run_of_study(

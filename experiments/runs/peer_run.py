@@ -5,11 +5,9 @@ that dies ends the others; started again, the run goes on in its folder from its
 with as many workers as there are then.
 """
 
-import errno
 import hashlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +25,7 @@ from experiments.real.failures import RunFailedError
 from experiments.real.network import ShapedNetwork
 from experiments.real.peers import Peers
 from experiments.real.torchrun import check_assigned, work_as_peer
-from experiments.runs.folder_lock import PATIENCE_S, HeldError, hold
+from experiments.runs.folder_lock import PATIENCE_S, hold_alone
 from experiments.runs.resume import FREE, check_same
 from experiments.runs.run import Recorder, known_summary, load_data
 from experiments.runs.study import Standing, read_record
@@ -82,30 +80,14 @@ def run_as_peer(config: DictConfig, folder: Path, overrides: Sequence[str], peer
         plan = _on_machines(make_plan(config, folder), peers.assignment)
         data = load_data(plan)
         if is_first:
-            with _held(plan.folder, peers.assignment):
+            patience_s = AGAIN_PATIENCE_S if peers.assignment.num_restarts else PATIENCE_S
+            with hold_alone(plan.folder, patience_s):
                 return _lead(plan, plain(config), overrides, data, peers)
     except UserError as error:
         if is_first:
             peers.say({"refused": str(error)})
         raise
     return _follow(plan, data, peers)
-
-
-@contextmanager
-def _held(folder: Path, assignment: Assignment) -> Iterator[None]:
-    """Hold `folder` for the whole run. Raises `UserError` where another command runs there. Where
-    no lock can lie beside the folder, nobody can hold it.
-    """
-    patience_s = AGAIN_PATIENCE_S if assignment.num_restarts else PATIENCE_S
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(hold(folder, patience_s))
-        except HeldError as error:
-            raise UserError(f"{error}, or choose {ANOTHER_RUN_DIR}") from error
-        except OSError as error:
-            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
-                raise
-        yield
 
 
 def _on_machines(plan: Plan, assignment: Assignment) -> Plan:

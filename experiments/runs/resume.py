@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.plan.identity import completed
+from experiments.runs.folder_lock import is_held
 from experiments.runs.load import load_config, load_rows
 from experiments.runs.summary import (
     UNREADABLE,
@@ -66,7 +67,8 @@ def going_on(
         summary = with_conditions_since(summary, earlier, step, options)
         if run == plan.folder:
             summary = replace(summary, resumed_from=earlier.resumed_from)
-    return replace(plan, resume_step=step), rows_until(run, step), summary
+    plan = replace(plan, resume_step=step)
+    return plan, _rows_before(plan, run, step), summary
 
 
 def _timing_options(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,10 +97,12 @@ def _check_metric(run: Path, earlier: str, metric: str) -> None:
 def check_resumable(config: Mapping[str, Any], run: Path, num_processes: int) -> int:
     """The step from which `config` goes on with `run`.
 
-    Raises `UserError` if it would be another run, or one that is done.
+    Raises `UserError` if it would be another run, or one that is done or still at work.
     """
-    steps = complete_steps(run, num_processes)
-    saved, rows = check_same(config, run), load_rows(run)
+    saved = check_same(config, run)
+    if is_held(run):
+        raise UserError(f"resume={run} is being run by another process: let it end")
+    steps, rows = complete_steps(run, num_processes), load_rows(run)
     step = next((step for step in steps if _is_logged(step, rows, saved)), None)
     if step is None:
         raise UserError(
@@ -153,6 +157,9 @@ def _node_size(config: Mapping[str, Any]) -> int | None:
     return min(net["nodes"]["size"], config["workers"]) if algo.get("hierarchical") else None
 
 
-def rows_until(run: Path, step: int) -> list[MetricsRow]:
-    """The rows of metrics that `run` logged up to `step`."""
-    return [row for row in load_rows(run) if row.step <= step]
+def _rows_before(plan: Plan, run: Path, step: int) -> list[MetricsRow]:
+    """The rows of metrics that `run` logged up to `step`, but for an evaluation that `plan` does
+    not make: at the end of a shorter run.
+    """
+    rows = [row for row in load_rows(run) if row.step <= step]
+    return [row for row in rows if not row.is_evaluation or plan.evaluates_after(row.step)]

@@ -217,7 +217,7 @@ def tuning_data(data: TaskData) -> TaskData:
 
     Raises `UserError` for a split whose examples come in one order alone.
     """
-    if data.train.is_stream or data.train.counts_epochs:
+    if data.train.is_stream:
         raise UserError(
             "data.for_tuning=true takes examples out of the training set, which this task reads as "
             "a stream: leave data.for_tuning=false"

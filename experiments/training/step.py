@@ -19,8 +19,8 @@ from bagua_algos.communication.communicator import Communicator
 from bagua_algos.engine.step_observer import StepObserver
 from bagua_algos.worker_axis.inputs import Inputs, any_of, each
 from bagua_algos.worker_axis.models import StackedModel
+from experiments.plan import schedules
 from experiments.plan.plan import Plan
-from experiments.plan.schedules import scale_rates_
 from experiments.tasks.base import PADDING, Batch, Classification, Model, Split
 from experiments.tasks.batches import Batches
 from experiments.tasks.loading.reading import Reading, Request
@@ -95,7 +95,7 @@ class Step:
     schedule: torch.optim.lr_scheduler.LRScheduler = field(init=False)
 
     def __post_init__(self) -> None:
-        scale_rates_(self.optimizer, self.plan.lr_scale)
+        schedules.scale_rates_(self.optimizer, self.plan.lr_scale)
         self.schedule = self.plan.make_schedule(self.optimizer)
 
     def __call__(self, indices_wb: np.ndarray) -> Tensor:
@@ -105,6 +105,7 @@ class Step:
         over its labels where they are classes. A loss of the task's own is the mean of those of the
         micro-batches.
         On a GPU the step is enqueued and the host waits for none of it, but for a `GradScaler`.
+        Raises `UserError` where the schedule has no further rate.
         """
         with record_function(STEP):
             return self._take(indices_wb)
@@ -150,7 +151,7 @@ class Step:
         self.scaler.step(self.optimizer)
         self.scaler.update()
         if self.scaler.get_scale() >= scale:  # else a gradient has overflowed: no step was taken
-            self.schedule.step()
+            schedules.step(self.schedule)
         return torch.stack(losses_w).sum(0)
 
     def _parts(self, indices_wb: np.ndarray) -> Iterator[tuple[Batch, Tensor | None]]:

@@ -3,11 +3,12 @@
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from bagua_algos.communication.communicator import Averager, Communicator
@@ -176,6 +177,20 @@ class _State:
             self.batches = self.batches.going_on(state[BATCHES], step)
         return step
 
+    @contextmanager
+    def unchanged(self, device: str) -> Iterator[None]:
+        """Within is an evaluation that leaves no trace in a checkpoint: else it averages buffers
+        and frozen parameters, and the model may draw.
+        """
+        drawn, model = generators.state_dict(device), self.model
+        frozen = [p.detach() for p in model.parameters() if not p.requires_grad]
+        before = [(x, x.clone()) for x in [*model.buffers(), *frozen]]
+        yield
+        for x, value in before:
+            if not torch.equal(x, value):
+                x.copy_(value)
+        generators.load_state_dict(drawn, device)
+
 
 def _checkpoints(run: Path, communicator: Communicator) -> Checkpoints:
     num_processes = communicator.world_size // len(communicator.ranks)
@@ -287,10 +302,13 @@ class _Training:
             steps = pace(state.batches, state.take_step, step, done, limit)
             step = rows.report_losses(_metered(state.meter, steps), step, plan.log_every)
             pace.wait(done)
-            if done % plan.eval_every == 0 or done == plan.max_steps:
+            if plan.evaluates_after(done):
                 goes_on = step < limit or not plan.algorithm.depends_on_timing
                 time_s, late_s = self._stop_clock(goes_on)
-                validation = self.evaluate(examples, done, "validation")
+                is_of_longer_runs = done % plan.eval_every == 0
+                is_kept = plan.checkpoint_every and not is_of_longer_runs
+                with state.unchanged(plan.backend.device) if is_kept else nullcontext():
+                    validation = self.evaluate(examples, done, "validation")
                 rows.report_evaluation(done, time_s, validation)
                 if plan.stop_at_target and plan.target.is_reached(validation.value):
                     break

@@ -9,7 +9,13 @@ import pytest
 import torch
 
 from bagua_algos.algorithms.sgp import PushSum
-from bagua_algos.checkpoint import check_belongs, checked, is_portable, tensors_in
+from bagua_algos.checkpoint import (
+    check_belongs,
+    check_whole,
+    checked,
+    is_portable,
+    tensors_in,
+)
 
 
 @dataclass(eq=False)
@@ -79,6 +85,18 @@ def test_all_tensors_are_found_in_their_order():
     nested = {"a": parts[0], "b": [parts[1], (Plain(parts[2]), 1.5)], "c": Slots([parts[3]])}
     found = list(tensors_in([nested, Plain({"d": parts[4]})]))
     assert [x.item() for x in found] == [0, 1, 2, 3, 4]
+
+
+def test_a_file_without_checksums_is_whole_where_torch_is_told_to_write_none(tmp_path):
+    file = tmp_path / "state.pt"
+    torch.serialization.set_crc32_options(False)
+    try:
+        torch.save({"x": torch.ones(3)}, file)
+        check_whole(file)
+    finally:
+        torch.serialization.set_crc32_options(True)
+    with pytest.raises(ValueError, match="has another checksum than it was written with"):
+        check_whole(file)
 
 
 HERE = {"algorithm": "SGP", "layout": [[0, 1]], "number of workers": 4, "rank": [2]}

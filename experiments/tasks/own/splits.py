@@ -9,6 +9,7 @@ Shapes: w workers held by this process, b examples of each, m examples of a spli
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from functools import cache
 from typing import Any, ClassVar
 
@@ -40,6 +41,7 @@ class DatasetSplit(Split):
         collate: makes a pair or a dictionary of tensors `[b, ...]` of b examples.
         num_classes: of labels that are class numbers; None: they are not, and stay as they are.
         shift_labels: whether the label of a place is the next place's, as for causal models.
+        places: of the examples in the Dataset, int64 [m]; None: all of it.
     """
 
     counts_epochs: ClassVar[bool] = True
@@ -54,11 +56,13 @@ class DatasetSplit(Split):
         *,
         num_classes: int | None = None,
         shift_labels: bool = False,
+        places: Indices | None = None,
     ) -> None:
         self._dataset = dataset
         self._collate = collate
         self._num_classes = num_classes
         self._shift_labels = shift_labels
+        self._places = places
 
     @property
     def dataset(self) -> Dataset[Any]:
@@ -77,7 +81,7 @@ class DatasetSplit(Split):
                 f"{type(self._dataset).__name__} does not name its examples' classes: give it an "
                 "attribute `targets`, a list of class numbers, or choose data.partition=iid"
             )
-        return targets
+        return targets if self._places is None else targets[self._places]
 
     @property
     def sources(self) -> Indices | None:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -85,10 +89,25 @@ class DatasetSplit(Split):
         names of them.
         """
         sources = getattr(self._dataset, "sources", None)
-        return None if sources is None else np.asarray(sources)
+        if sources is None:
+            return None
+        return np.asarray(sources) if self._places is None else np.asarray(sources)[self._places]
 
     def __len__(self) -> int:
-        return len(self._dataset)  # pyright: ignore[reportArgumentType]
+        whole: Any = self._dataset
+        return len(whole if self._places is None else self._places)
+
+    def place(self, example: int) -> int:
+        """Of an example of this split, in the Dataset."""
+        return example if self._places is None else int(self._places[example])
+
+    def take(self, places: Indices | slice) -> "DatasetSplit":
+        """The examples at `places`, in their order; of a Dataset that is read at any place."""
+        assert not self.is_stream, "whose examples come in one order alone"
+        own = np.arange(len(self)) if self._places is None else self._places
+        part = copy(self)
+        part._places = own[places]
+        return part
 
     def batch(self, indices_wb: Indices, longest: int | None = None, seed: int = 0) -> Batch:
         """The examples, of which `indices_wb` counts on from epoch to epoch."""
@@ -149,7 +168,7 @@ class DatasetSplit(Split):
         with generators_apart():
             if not self._draws:
                 _begin(_NOBODY)
-                items = [self._dataset[example] for example in examples]
+                items = [self._dataset[self.place(example)] for example in examples]
                 if _drawn() == _first_numbers():
                     return items
                 self._draws = True
@@ -158,7 +177,7 @@ class DatasetSplit(Split):
 
     def _seeded(self, seed: int, epoch: int, example: int) -> Any:
         seed_generators((seed, epoch, example))
-        return self._dataset[example]
+        return self._dataset[self.place(example)]
 
 
 @contextmanager

@@ -111,7 +111,8 @@ class Squad(DatasetTask):
         """F1 and exact match are means over questions, of answers as texts."""
         if metric not in SCORES:
             return None
-        questions = split.dataset if isinstance(split, DatasetSplit) else None
+        assert isinstance(split, DatasetSplit), "this task's own"
+        place, questions = split.place, split.dataset
         assert isinstance(questions, Questions), "this task's own"
 
         def sums(outputs_wb2t: Tensor, y_wb2: Tensor, at_wb: Indices) -> Tensor:
@@ -120,7 +121,7 @@ class Squad(DatasetTask):
                 for number, index in enumerate(row):
                     if index >= 0:
                         outputs = outputs_wb2t[worker, number]
-                        told[worker, 0] += questions.judged(index, outputs, SCORES[metric])
+                        told[worker, 0] += questions.judged(place(index), outputs, SCORES[metric])
                         told[worker, 1] += 1
             return told
 

@@ -14,7 +14,7 @@ from typing import IO, Any, cast
 import torch
 from torch import nn
 
-from bagua_algos.checkpoint import checked, is_portable
+from bagua_algos.checkpoint import check_whole, checked, is_portable
 from bagua_algos.worker_axis.models import StackedModel
 from bagua_algos.worker_axis.stacking import Stacking
 from experiments.plan.plan import MEASURED, Plan
@@ -66,11 +66,15 @@ class Checkpoints:
     def load(self, step: int) -> dict[str, Any]:
         """Read this process's file of `step`. It may be a stranger's: no code in it runs.
 
-        Raises `UserError` for what `save` has not written, from what torch says of it.
+        Raises `UserError` for what `save` has not written, from what is said of it, and for a file
+        that is not there.
         """
         file = self._file(step)
         try:
+            check_whole(file)
             return torch.load(file, weights_only=True)
+        except OSError as error:
+            raise _gone(self.run, f"{file} cannot be read ({error.strerror})") from error
         except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
             raise UserError(
                 f"{file} is no checkpoint of relaxlab, or is damaged: take an older one"
@@ -85,11 +89,13 @@ class Checkpoints:
 
     def of_step(self, step: int) -> "Checkpoints":
         """Those that `step`, a complete one, was written by: as many processes, or another number,
-        of which this process takes the file of one.
+        of which this process takes the file of one. Raises `UserError` where it is gone meanwhile.
         """
         numbers = complete(self.run, step)
         if self.num_processes in numbers:
             return self
+        if not numbers:
+            raise _gone(self.run, f"{folder(self.run, step)} is not complete any more")
         number = max(numbers)
         return Checkpoints(self.run, self.process % number, number)
 
@@ -107,6 +113,13 @@ class Checkpoints:
 
     def _file(self, step: int) -> Path:
         return folder(self.run, step) / f"{self.process}_of_{self.num_processes}.pt"
+
+
+def _gone(run: Path, what: str) -> UserError:
+    return UserError(
+        f"{what}: let the process end that runs {run}, if one does, since it deletes old "
+        "checkpoints, and start again"
+    )
 
 
 class _Output(io.RawIOBase):

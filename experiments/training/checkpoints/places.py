@@ -19,8 +19,15 @@ def complete_steps(run: Path, num_processes: int) -> list[int]:
     """Those of which all of `num_processes` have written their files, the last one first. Raises
     `UserError` if there is none.
     """
-    if found := [step for step in reversed(steps(run)) if num_processes in complete(run, step)]:
-        return found
+    found = {step: complete(run, step) for step in reversed(steps(run))}
+    if own := [step for step, numbers in found.items() if num_processes in numbers]:
+        return own
+    others = sorted(set().union(*found.values()))
+    if others:
+        raise UserError(
+            f"{run} holds checkpoints of {', '.join(map(str, others))} processes, and none of "
+            f"{num_processes}: start as many"
+        )
     raise UserError(
         f"{run} holds no complete checkpoint of {num_processes} processes: "
         "run it with checkpoint_every=... to write some"

@@ -47,7 +47,7 @@ def saving_every_second_step(folder):
     return ModelCheckpoint(folder, filename="{step}", every_n_train_steps=2)
 
 
-def fit(module, *, algorithm=LOCAL_SGD, callbacks=(), plugins=(), **options):
+def fit(module, *, algorithm=LOCAL_SGD, callbacks=(), plugins=(), resume=None, **options):
     """Train the module for an epoch, by a strategy of these options."""
     pl.Trainer(
         strategy=RelaxedStrategy(algorithm, **options),
@@ -60,4 +60,4 @@ def fit(module, *, algorithm=LOCAL_SGD, callbacks=(), plugins=(), **options):
         enable_checkpointing=bool(callbacks),
         callbacks=list(callbacks),
         plugins=list(plugins),
-    ).fit(module, DataLoader(plain_loop.examples(0), plain_loop.BATCH_SIZE))
+    ).fit(module, DataLoader(plain_loop.examples(0), plain_loop.BATCH_SIZE), ckpt_path=resume)

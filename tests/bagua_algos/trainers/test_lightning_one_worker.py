@@ -44,6 +44,17 @@ def test_a_checkpoint_goes_with_the_workers_parts_when_the_next_one_comes(lightn
     assert {path.name for path in tmp_path.iterdir()} == {"step=6.ckpt", "step=6.ckpt.workers"}
 
 
+def test_a_part_of_which_a_byte_is_another_one_is_refused(lightning, tmp_path):
+    saved = tmp_path / "first.ckpt"
+    lightning.fit(lightning.Module(at_first=lambda trainer: trainer.save_checkpoint(saved)))
+    part = tmp_path / "first.ckpt.workers" / "0.pt"
+    content = bytearray(part.read_bytes())
+    content[-(-(content.index(b"data/0") + 10) // 64) * 64] ^= 1  # where its numbers begin
+    part.write_bytes(content)
+    with pytest.raises(ValueError, match=r"0\.pt is no worker's part of a checkpoint, or is damag"):
+        lightning.fit(lightning.Module(), resume=saved)
+
+
 def test_what_saves_checkpoints_ends_with_training(lightning):
     saving = lightning.Ending()
     lightning.fit(lightning.Module(), plugins=[saving])

@@ -78,6 +78,18 @@ def test_a_part_that_is_torn_is_refused(tmp_path, left):
         load(tmp_path)
 
 
+def test_a_part_of_which_a_byte_is_another_one_is_refused(tmp_path):
+    weights = torch.full((200,), 0.7)
+    save_own_file(tmp_path, 0, {"step": 3, "weights": weights})
+    [file] = tmp_path.iterdir()
+    content = bytearray(file.read_bytes())
+    content[content.index(weights.numpy().tobytes()) + 402] ^= 1
+    file.write_bytes(content)
+    assert not torch.load(file)["weights"].equal(weights)  # torch does not look
+    with pytest.raises(ValueError, match=DAMAGED):
+        load(tmp_path)
+
+
 def part(*, num_workers: int, state: object = None) -> dict[str, object]:
     """Of one of `num_workers`, with what the algorithm keeps."""
     return {"algorithm": {"state": state, "of": {"number of workers": num_workers}}}

@@ -7,7 +7,7 @@ import torch
 
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
-from experiments.plan.schedules import rise_and_fall
+from experiments.plan.schedules import check_length, rise_and_fall, step
 from host.errors import UserError
 
 HALF = {"linear": 0.55, "cosine": 0.55}  # of both the middle, above a tenth that is left
@@ -115,3 +115,54 @@ def test_a_group_that_names_no_file_is_refused_in_a_sentence():
     words = ["algo=allreduce", *OWN, "~optim", "+optim={_target_: torch.optim.SGD, lr: 0.1}"]
     with pytest.raises(UserError, match=r"^optim names no file of conf/optim: give .* optim=NAME$"):
         make_plan(compose_config(words), Path())
+
+
+class AllInOrder(torch.optim.lr_scheduler.LRScheduler):
+    """Has a rate for every step of a run, and none for one that comes too early."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, length: int) -> None:
+        self.rates, self.num_taken = [1.0] * (length + 1), 0
+        super().__init__(optimizer)
+
+    def get_lr(self) -> list[float]:
+        self.num_taken += 1
+        assert self.last_epoch == self.num_taken - 1
+        return [self.rates[self.last_epoch]]
+
+
+@pytest.mark.parametrize(
+    ("name", "length"),
+    [
+        ("torch.optim.lr_scheduler.OneCycleLR", "total_steps"),
+        (f"{__name__}.AllInOrder", "length"),
+    ],
+)
+def test_a_schedule_that_ends_before_the_run_is_refused(name, length):
+    words = ["algo=allreduce", *OWN, f"schedule._target_={name}", f"+schedule.{length}=20"]
+    words += ["+schedule.max_lr=0.1"] if length == "total_steps" else []
+    assert make_plan(compose_config([*words, "max_steps=20"]), Path()).max_steps == 20
+    with pytest.raises(
+        UserError, match=r"^schedule: it ends before max_steps \(.*\): give it as many"
+    ):
+        make_plan(compose_config([*words, "max_steps=21"]), Path())
+
+
+def cycle_after_a_step(optimizer):
+    parts = [
+        torch.optim.lr_scheduler.ConstantLR(optimizer),
+        torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=3),
+    ]
+    return torch.optim.lr_scheduler.SequentialLR(optimizer, parts, milestones=[1])
+
+
+def test_a_schedule_whose_end_nobody_sees_before_ends_the_run_in_a_sentence():
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=2.0)
+    check_length(lambda: cycle_after_a_step(optimizer), 6)
+    schedule = cycle_after_a_step(optimizer)
+    optimizer.step()
+    for _ in range(4):
+        step(schedule)
+    with pytest.raises(
+        UserError, match=r"max_steps \(Tried to step 4 times.* is 3\): give it as many"
+    ):
+        step(schedule)

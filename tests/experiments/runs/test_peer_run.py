@@ -172,7 +172,7 @@ def test_a_run_goes_on_where_no_lock_can_lie_beside_its_folder(monkeypatch, tmp_
     def refuse(path, *_):
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
-    monkeypatch.setattr(peer_run, "hold", refuse)
+    monkeypatch.setattr(folder_lock, "hold", refuse)
     assert lead_alone(monkeypatch, tmp_path / "run", 0) == ("completed", [False])
 
 

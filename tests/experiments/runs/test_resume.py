@@ -11,6 +11,7 @@ import torch
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.plan.identity import completed, plain
+from experiments.runs import folder_lock
 from experiments.runs.load import load_rows, load_runs
 from experiments.runs.records import RunFolder
 from experiments.runs.resume import FREE, check_resumable, check_same, going_on
@@ -270,6 +271,53 @@ def test_what_goes_on_over_another_network_says_so(words, told, tmp_path):
     runs = load_runs(tmp_path)
     assert len(runs) == (3 if told is None else 1)
     assert [f"changed ({told})" in text for text in runs.attrs["apart"]] == [True] * (3 - len(runs))
+
+
+def test_the_last_evaluation_of_a_shorter_run_is_none_of_a_longer_one(tmp_path):
+    first, steps = tmp_path / "first", ("eval_every=10", "log_every=4")
+    short = compose_config([*WORDS, *steps, "max_steps=16"])
+    plan = make_plan(short, first)
+    data = plan.load_data()
+    record = RunFolder.create(first, plain(short), known_summary(plan, data))
+    for step in (10, 16):
+        record.log(MetricsRow(kind="step", step=step, time_s=step, loss=1.0))
+        record.log(MetricsRow(kind="evaluation", step=step, time_s=step, accuracy=1.0))
+    for num_steps, kept in ((16, [10, 16]), (20, [10])):
+        config = compose_config([*WORDS, *steps, f"max_steps={num_steps}"])
+        plan = make_plan(config, tmp_path / "then")
+        plan = replace(plan, resume=first, resume_step=16)
+        _, rows, _ = going_on(plan, plain(config), known_summary(plan, data))
+        assert [row.step for row in rows if not row.is_evaluation] == [10, 16]
+        assert [row.step for row in rows if row.is_evaluation] == kept
+
+
+def test_a_run_of_another_number_of_workers_is_said_to_be_one(tmp_path):
+    saved_with(tmp_path, "workers=2")
+    Checkpoints(tmp_path, 0, 2).save(4, {})
+    config = plain(compose_config(["algo=allreduce", "net=two_sites", "workers=3"]))
+    with pytest.raises(UserError, match="was run with workers=2, not 3: only net, cluster"):
+        check_resumable(config, tmp_path, 3)
+
+
+def test_a_run_that_is_at_work_is_not_gone_on_with(tmp_path, monkeypatch):
+    """Its checkpoints are deleted meanwhile."""
+    monkeypatch.setattr(folder_lock, "PATIENCE_S", 0.0)
+    config = saved_with(tmp_path / "run")
+    Checkpoints(tmp_path / "run", 0, 1).save(4, {})
+    with (
+        folder_lock.hold(tmp_path / "run"),
+        pytest.raises(UserError, match=r"^resume=.*run is being run by another process: let it"),
+    ):
+        check_resumable(config, tmp_path / "run", 1)
+    with pytest.raises(UserError, match="killed before it had logged what led to its checkpoint"):
+        check_resumable(config, tmp_path / "run", 1)
+
+
+def test_checkpoints_of_another_number_of_workers_are_named(tmp_path):
+    for process in range(3):
+        Checkpoints(tmp_path, process, 3).save(4, {})
+    with pytest.raises(UserError, match="holds checkpoints of 3 processes, and none of 2: start"):
+        complete_steps(tmp_path, 2)
 
 
 def test_old_checkpoints_go(tmp_path):

@@ -35,14 +35,35 @@ def test_a_hostile_checkpoint_is_refused_and_runs_nothing(tmp_path):
     assert not (tmp_path / "mark").exists()
 
 
-@pytest.mark.parametrize("size", [0, 10, 300])
-def test_a_damaged_checkpoint_is_named(tmp_path, size):
+def other_byte(content: bytes) -> bytes:
+    """Another number in the middle of the weights."""
+    place = content.index(torch.ones(30_000).numpy().tobytes()) + 60_000
+    return content[:place] + bytes([content[place] ^ 64]) + content[place + 1 :]
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [*(lambda content, size=size: content[:size] for size in (0, 10, 300, 20_000)), other_byte],
+    ids=["no byte", "10 bytes", "300 bytes", "20,000 bytes", "another byte"],
+)
+def test_a_damaged_checkpoint_is_named(tmp_path, damaged):
     own = Checkpoints(tmp_path, 0, 1)
-    own.save(3, {"weights": torch.zeros(100)})
+    own.save(3, {"weights": torch.ones(30_000)})
     file = tmp_path / "checkpoints" / "step_00000003" / "0_of_1.pt"
-    file.write_bytes(file.read_bytes()[:size])
+    file.write_bytes(damaged(file.read_bytes()))
     with pytest.raises(UserError, match=r"0_of_1\.pt is no checkpoint of relaxlab, or is damaged"):
         own.load(3)
+
+
+def test_a_checkpoint_that_is_deleted_meanwhile_is_named(tmp_path):
+    own = Checkpoints(tmp_path, 0, 1)
+    sentence = r"let the process end that runs .*, if one does, since it deletes old checkpoints"
+    with pytest.raises(
+        UserError, match=rf"0_of_1\.pt cannot be read \(No such file .*: {sentence}"
+    ):
+        own.load(3)
+    with pytest.raises(UserError, match=f"step_00000003 is not complete any more: {sentence}"):
+        own.of_step(3)
 
 
 def test_a_state_that_could_not_be_loaded_is_not_saved(tmp_path):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from experiments.plan.identity import identity
+from experiments.runs import folder_lock
 from experiments.runs.folder_lock import hold, is_held
 from experiments.runs.load import load_runs
 from experiments.runs.study import (
@@ -138,6 +139,22 @@ def test_a_holder_that_was_killed_holds_no_longer(tmp_path):
     assert (tmp_path / ".run.lock").exists()
     assert not is_held(tmp_path / "run")
     assert not (tmp_path / ".run.lock").exists()
+
+
+def test_the_lock_of_another_user_is_looked_at(tmp_path, monkeypatch):
+    """Who holds it, or was killed; nobody else may write it."""
+    folder, lock = tmp_path / "run", tmp_path / ".run.lock"
+    monkeypatch.setattr(folder_lock, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(folder_lock.os, "access", lambda *_: False)
+    with hold(folder):
+        assert is_held(folder)
+    lock.touch()
+    monkeypatch.setattr(Path, "unlink", refuse)
+    assert not is_held(folder)
+
+
+def refuse(path: Path, **_: object) -> None:
+    raise PermissionError(path)
 
 
 def folders(root: Path) -> set[str]:

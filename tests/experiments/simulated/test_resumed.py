@@ -16,6 +16,7 @@ from experiments.runs.load import load_rows
 from experiments.simulated.simulate import train_simulated
 from experiments.training.checkpoints.checkpoint import Checkpoints
 from tests import app
+from tests.experiments.runs.test_resume import flat
 from tests.experiments.simulated.profiles import profile_of_a_second
 
 SMALL = ("model=mlp", "model.hidden=[8]", "workers=2", "net=none", "net.rate_mbit=10")
@@ -122,6 +123,32 @@ def test_the_record_of_a_resumed_run_is_that_of_the_unbroken_one(words, tmp_path
         for folder in (Checkpoints(tmp_path / name, 0, 1) for name in ("whole", "resumed"))
     ]
     assert times_s[0] == pytest.approx(times_s[1], rel=1e-9)
+
+
+class DrawingNorm(Drawing):
+    """Draws in evaluations, too, which average its normalization's buffers."""
+
+    def __init__(self):
+        super().__init__(of_numpy)
+        self.norm = nn.BatchNorm1d(10)
+
+    def forward(self, x_b):
+        return self.norm(super().forward(x_b))
+
+
+@pytest.mark.parametrize("algorithm", ["allreduce", "local_sgd"])
+def test_the_last_evaluation_leaves_no_trace_in_a_checkpoint(algorithm, tmp_path):
+    """A run that ends between two evaluations is evaluated at its end; a longer one is not."""
+    words = (f"algo={algorithm}", "cluster.stacking=loop")
+    states = []
+    for num_steps in (6, 7):
+        plan = plan_of(tmp_path / f"{num_steps}", *words)
+        plan = replace(plan, workers=3, max_steps=num_steps, checkpoint_every=3, eval_every=4)
+        object.__setattr__(plan, "model", DrawingNorm())
+        rows = rows_of(plan, plan.task.load())
+        assert [row.step for row in rows if row.is_evaluation] == [4, num_steps]
+        states.append(Checkpoints(plan.folder, 0, 1).load(6) | {"data_wait_s": None})
+    torch.testing.assert_close(*map(flat, states), rtol=0, atol=0)
 
 
 def test_a_checkpoint_that_knows_no_workers_clock_sets_all_to_the_slowest_one(tmp_path):

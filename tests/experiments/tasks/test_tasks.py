@@ -318,9 +318,8 @@ def test_tuning_takes_examples_of_the_training_set_alone():
         tuning_data(few)
 
 
-@pytest.mark.parametrize("what", ["is_stream", "counts_epochs"])
-def test_tuning_takes_no_examples_out_of_a_stream(what: str):
-    stream = type("Stream", (Split,), {what: True})(np.arange(110), np.arange(110))
+def test_tuning_takes_no_examples_out_of_a_stream():
+    stream = type("Stream", (Split,), {"is_stream": True})(np.arange(110), np.arange(110))
     with pytest.raises(UserError, match=r"leave data\.for_tuning=false"):
         tuning_data(TaskData(stream, tiny(), tiny()))
 

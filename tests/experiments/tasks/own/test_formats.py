@@ -50,6 +50,10 @@ def test_answers_are_found_in_the_text(tmp_path):
     places = [row["answers"]["text"] for row in formats.questions(6)]
     expected = 3 + sum(answers.f1(contexts[i][9 - 7], places[i]) for i in (3, 4, 5))
     assert sums.tolist() == [[expected, 6]]
+    two = [3, 0]
+    sums = task.ratio("f1", data.validation.take(np.array(two)))
+    f1 = sums(outputs[:, two], y[:, two], np.array([[0, 1]]))
+    assert f1.tolist() == [[1 + answers.f1(contexts[3][9 - 7], places[3]), 2]]
     cut = Squad(root=str(tmp_path), tokenizer=str(words), max_tokens=12).load()
     assert cut.train.batch(np.array([[0]]))[1].tolist() == [[[0, 0]]]
 

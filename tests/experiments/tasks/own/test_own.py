@@ -12,6 +12,7 @@ from experiments.plan.model_check import check_model
 from experiments.runs.load import load_rows
 from experiments.runs.run import load_data, run
 from experiments.runs.summary import read_summary
+from experiments.tasks.base import TaskData, tuning_data
 from experiments.tasks.own.cifar import Cifar
 from experiments.tasks.own.dataset import DatasetTask
 from experiments.tasks.own.image_folder import ImageFolder
@@ -128,6 +129,32 @@ def test_what_few_examples_draw_does_not_depend_on_the_others_of_a_batch():
     split.batch(np.array([[2]]))
     split.batch(np.array([[0, 2]]))
     assert one.num_made == 2 + 2
+
+
+def test_tuning_takes_examples_of_a_dataset_that_is_read_at_any_place():
+    numbered = Signs(110)
+    numbered.x, numbered.sources = torch.arange(110.0).view(110, 1), np.arange(110) % 3
+    numbered.targets = list(range(110))
+    whole, unseen = DatasetSplit(numbered), DatasetSplit(Signs(4))
+    own = tuning_data(TaskData(whole, unseen, unseen))
+    places = []
+    for split in (own.train, own.validation, own.test):
+        x, y = split.batch(np.arange(len(split))[None])
+        assert x[0, :, 0].tolist() == y[0].tolist() == split.y.tolist()
+        assert split.sources is not None and (split.sources == split.y % 3).all()
+        places.append(split.y.tolist())
+    assert [len(part) for part in places] == [90, 10, 10]
+    assert sorted(place for part in places for place in part) == list(range(110))
+    again = own.validation.batch(np.array([[3, 10 + 3]]))[1]  # of two epochs
+    assert again.tolist() == [[places[1][3]] * 2]
+    assert own.train.take(slice(2, 4)).y.tolist() == places[0][2:4]
+
+
+def test_a_dataset_is_trained_by_examples_of_its_training_set_alone(tmp_path):
+    words = ["task=dataset", f"task.train._target_={MADE}.Points", "task.loss=mse_loss", *LINEAR]
+    words += [f"task.validation._target_={MADE}.Stream", "max_steps=9", "optim.lr=0.01"]
+    first, *_, last = trained(tmp_path, *words, "data.for_tuning=true", "batch_size=2")
+    assert last < first
 
 
 def test_classes_of_a_dataset_can_be_parted(tmp_path):
