@@ -84,7 +84,7 @@ class KeptTraining:
         on_row: Callable[[MetricsRow], None],
     ) -> list[Result]:
         """Run the clocks alone, for a plan that gives the same values; returns its result."""
-        profile = (given_profile(plan) or self.profile).save(plan.folder / PROFILE)
+        profile = (given_profile(plan, data) or self.profile).save(plan.folder / PROFILE)
         script = by_profile(self.training.script, profile)
         training = replace(self.training, script=script)
         on_network(None)
@@ -151,7 +151,7 @@ def simulate_once(
     it has, else as `simulate`, and the training is kept. And the run that made it, None for the
     latter.
     """
-    key, ways = _key(plan, config), KnownWays(study)
+    key, ways = _key(plan, config), KnownWays(study, [config[part] for part in _READ])
     if key is None:
         return partial(simulate, ways=ways), None
     trainings = KeptTrainings(study / FOLDER)
