@@ -32,6 +32,7 @@ from experiments.simulated.simulate import (
     given_profile,
     make_timeline,
     simulate,
+    too_long,
 )
 from experiments.simulated.stacking import KnownWays
 from experiments.tasks.base import TaskData
@@ -91,6 +92,8 @@ class KeptTraining:
         timeline = make_timeline(plan, profile)
         for row in replay(training, timeline):
             on_row(row)
+        if (remark := too_long(plan, timeline)) is not None:
+            print(remark, flush=True)
         if plan.trace:
             TraceFile(plan.folder).write_part(timeline.events, 0)
         return [result_on(training, timeline)]

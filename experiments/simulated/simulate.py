@@ -87,7 +87,7 @@ def simulate(
     on_network(None)
     known_way = None if ways is None else ways.known(plan)
 
-    def work(report: Callable[[MetricsRow | StackingChoice], None]) -> list[Result]:
+    def work(report: Callable[[MetricsRow | StackingChoice | str], None]) -> list[Result]:
         rows: list[MetricsRow] = []
 
         def on_row(row: MetricsRow) -> None:
@@ -95,6 +95,8 @@ def simulate(
             report(row)
 
         result, clocks = train_simulated(plan, data, profile, on_row, report, known_way=known_way)
+        if (remark := too_long(plan, clocks.timeline)) is not None:
+            report(remark)
         if plan.trace:
             TraceFile(plan.folder).write_part(clocks.timeline.events, 0)
         if keep is not None:
@@ -102,15 +104,29 @@ def simulate(
             keep(training, profile)
         return [result]
 
-    def on_report(told: MetricsRow | StackingChoice) -> None:
-        if isinstance(told, StackingChoice):
-            print(told, flush=True)
-            if ways is not None:
-                ways.remember(plan, told)
-        else:
+    def on_report(told: MetricsRow | StackingChoice | str) -> None:
+        if isinstance(told, MetricsRow):
             on_row(told)
+            return
+        print(told, flush=True)
+        if isinstance(told, StackingChoice) and ways is not None:
+            ways.remember(plan, told)
 
     return on_all_cores(plan, work, on_report)
+
+
+def too_long(plan: Plan, timeline: Timeline) -> str | None:
+    """A remark on an operation that lasts longer than real workers wait for a message, which one of
+    several messages may survive; None: there is none.
+    """
+    seconds, name = timeline.longest
+    if seconds <= plan.cluster.timeout_s:
+        return None
+    return (
+        f"a worker was in one {name} for {seconds:.3g} s: real workers wait for a message no "
+        f"longer than cluster.timeout_s={plan.cluster.timeout_s:g} and may have failed, simulated "
+        "ones went on"
+    )
 
 
 def on_all_cores(

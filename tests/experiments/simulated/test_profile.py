@@ -56,7 +56,7 @@ def test_arrays_tell_their_sizes(shape, dtype, tmp_path):
 
 
 class Texts(Dataset):
-    """Dictionaries of `width` numbers at each place; `lengths` are those of the examples in turn."""
+    """Of `width` numbers at each place; the examples are as long as `lengths` in turn."""
 
     def __init__(self, lengths, width=3):
         self.lengths, self.width = lengths, width

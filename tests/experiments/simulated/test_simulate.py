@@ -15,7 +15,7 @@ from experiments.runs.load import load_rows
 from experiments.simulated.profile import JobKernels, Profile, setting_of
 from experiments.simulated.rehearsal import rehearse
 from experiments.simulated.replay import step_ends_s
-from experiments.simulated.simulate import make_timeline, train_simulated, transport
+from experiments.simulated.simulate import make_timeline, too_long, train_simulated, transport
 from host.errors import UserError
 from netsim.timeline.timeline import TimelineJob
 from netsim.timeline.transport import GLOO
@@ -151,6 +151,23 @@ def test_one_worker_that_is_its_own_peer_waits_for_nobody(rehearsed, tmp_path):
     plan = plan_of(tmp_path, "algo=sgp", "algo.topology=random_matching", "workers=1")
     ends_s, _, _ = times_of(data, profile_of_a_second(), plan)
     assert ends_s == pytest.approx([1.0 + step for step in range(12)])
+
+
+@pytest.mark.parametrize("timeout_s", [30, 300])
+def test_who_waits_longer_than_real_workers_would_says_so(timeout_s, rehearsed, tmp_path):
+    """A link is down for 200 s."""
+    data, _ = rehearsed
+    fault = "net.faults=[{worker: 1, at_s: 0.5, for_s: 200}]"
+    plan = plan_of(tmp_path, fault, f"cluster.timeout_s={timeout_s}")
+    _, clocks = train_simulated(plan, data, profile_of_a_second(), lambda row: None)
+    remark = too_long(plan, clocks.timeline)
+    assert clocks.now_s() > 200
+    if timeout_s > 200:
+        assert remark is None
+    else:
+        assert remark is not None and "cluster.timeout_s=30 and may have failed" in remark
+        seconds = float(remark.split(" for ")[1].split()[0])
+        assert seconds == pytest.approx(200, rel=0.01)  # from the first bucket on, after 0.9 s
 
 
 def test_a_slower_network_takes_longer_and_changes_no_value(rehearsed, tmp_path):
