@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from bagua_algos.worker_axis.inputs import Inputs, call, each
 from bagua_algos.worker_axis.parts import InParts, LossOfRows
-from bagua_algos.worker_axis.rows import Rows
+from bagua_algos.worker_axis.rows import Rows, are_many
 from bagua_algos.worker_axis.stacking import Stacking
 from bagua_algos.worker_axis.vmapped import by_vmap
 from host.errors import first_line
@@ -92,7 +92,7 @@ class StackedModel(nn.Module):
         time.
         """
         if not self._are_alike:
-            return (self._vmap if self._is_vmapped(loss) else self._in_parts)(x_wb, loss)
+            return (self._vmap if self._is_vmapped(x_wb, loss) else self._in_parts)(x_wb, loss)
         compute = self._rows.compute_all
         return compute(x_wb) if loss is None else loss(compute, slice(None))
 
@@ -108,12 +108,15 @@ class StackedModel(nn.Module):
         finally:
             self._are_alike = False
 
-    def _is_vmapped(self, loss: LossOfRows | None) -> bool:
+    def _is_vmapped(self, x_wb: Inputs, loss: LossOfRows | None) -> bool:
         """Whether autograd is left to itself: with several threads it multiplies the faster, and a
-        compiler takes nothing else.
+        compiler takes nothing else. Not where few workers at a time save memory.
         """
-        is_alone = loss is None or self._stacking.threads > 1 or torch.compiler.is_compiling()
-        return self._stacking.way == "vmap" and is_alone
+        if torch.is_grad_enabled() or not are_many(x_wb):
+            is_alone = loss is None or self._stacking.threads > 1
+        else:
+            is_alone = False
+        return self._stacking.way == "vmap" and (is_alone or torch.compiler.is_compiling())
 
     def _vmap(self, x_wb: Inputs, loss: LossOfRows | None) -> Tensor:
         compute = partial(by_vmap, self.module)

@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 
 from bagua_algos.worker_axis.gradients import StackedGradients
 from bagua_algos.worker_axis.inputs import Inputs, any_of, each
-from bagua_algos.worker_axis.rows import ModelOfRows, Part, Rows
+from bagua_algos.worker_axis.rows import ModelOfRows, Part, Rows, are_many
 from bagua_algos.worker_axis.stacking import Stacking
 
 LossOfRows = Callable[[ModelOfRows, slice], Tensor]
@@ -48,6 +48,8 @@ class InParts:
         gradients of the stacked parameters, not those of `x_wb`.
         """
         num_workers, trained = len(any_of(x_wb)), self._rows.trained()
+        if self._is_stacked and not torch.is_grad_enabled() and are_many(x_wb):
+            return self._few_at_once(x_wb, loss)
         if self._is_stacked:
             parts = self._rows.stacked(num_workers, self._side_by_side)
         else:
@@ -55,6 +57,12 @@ class InParts:
         if torch.is_grad_enabled() and trained:
             return _PartsOfAutograd.apply(self, parts, x_wb, loss, *trained)
         return torch.cat(self.each(lambda part: _results(part, x_wb, loss), parts))
+
+    def _few_at_once(self, x_wb: Inputs, loss: LossOfRows | None) -> Tensor:
+        parts = self._rows.few_at_once(x_wb, self._side_by_side)
+        results = self.each(lambda part: _results(part, x_wb, loss), parts)
+        self._rows.take_attributes_of(parts[0])
+        return torch.cat(results)
 
     def gradients(self, stacked: Sequence[nn.Parameter], *, at_once: bool) -> StackedGradients:
         """For those of a pass. Where they are kept there is room for one pass at a time, whose

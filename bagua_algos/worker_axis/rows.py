@@ -7,6 +7,7 @@ import copy
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
+from math import ceil
 from typing import Any, NamedTuple
 
 import torch
@@ -25,7 +26,9 @@ _Key = tuple[int, int, bool]
 """The workers of a part, from one to before another, and whether they are stacked."""
 
 CHUNK = 1024
-"""Examples that one model computes at once for all workers."""
+"""Examples that are computed at once without gradients: by one model for all workers, or by few
+workers' own models, but no fewer than one worker's.
+"""
 
 
 class Part(NamedTuple):
@@ -55,7 +58,7 @@ class Rows:
     def __init__(self, module: nn.Module) -> None:
         self._module = module
         self._known: dict[_Key, Part] = {}
-        self._trains: _Key | None = None
+        self._trains: list[_Key] = []
         self._tensors: list[tuple[int, bool]] = []
         self._modes: list[bool] = []
 
@@ -67,9 +70,23 @@ class Rows:
         """The first workers in so many parts, of sizes that differ by one at most; in fewer where
         there are fewer workers.
         """
-        count = min(num_parts, num_workers)
-        ends = [num_workers * part // count for part in range(count + 1)]
-        return self._training([(start, stop, True) for start, stop in pairwise(ends)])
+        return self._training(_stacked_keys(num_workers, num_parts))
+
+    def few_at_once(self, x_wb: Inputs, side_by_side: int) -> list[Part]:
+        """The workers in parts of which those that are computed side by side have `CHUNK` examples
+        together; to be computed without gradients, and its first part to `take_attributes_of`.
+        """
+        num_workers, num_examples = any_of(x_wb).shape[:2]
+        num_parts = ceil(side_by_side * num_workers * num_examples / CHUNK)
+        parts = self._parts(_stacked_keys(num_workers, max(side_by_side, num_parts)))
+        for part in parts:
+            take_attributes(part.model, self._training_models[0])
+        return parts
+
+    def take_attributes_of(self, part: Part) -> None:
+        """What `few_at_once` has given keeps its attributes in the models that train."""
+        for model in self._training_models:
+            take_attributes(model, part.model)
 
     def trained(self) -> list[nn.Parameter]:
         """The stacked parameters that are trained."""
@@ -78,13 +95,17 @@ class Rows:
     def compute_all(self, x_wb: Inputs) -> Tensor:
         """The outputs of all workers by the model of worker 0; without gradients."""
         [first], x_b = self._parts([(0, 1, False)]), each(lambda x: x.flatten(0, 1), x_wb)
-        trains = self._module if self._trains is None else self._known[self._trains].model
-        take_attributes(first.model, trains)
+        take_attributes(first.model, self._training_models[0])
         outputs_b = torch.cat([_called(first.model, part) for part in parts(x_b, CHUNK)])
         return outputs_b.unflatten(0, any_of(x_wb).shape[:2])
 
+    @property
+    def _training_models(self) -> list[nn.Module]:
+        """Those that have the latest attributes, the first one worker 0's."""
+        return [self._known[key].model for key in self._trains] or [self._module]
+
     def _training(self, keys: list[_Key]) -> list[Part]:
-        self._trains = keys[0]  # has the latest attributes of worker 0
+        self._trains = keys
         return self._parts(keys)
 
     def _parts(self, keys: list[_Key]) -> list[Part]:
@@ -125,8 +146,20 @@ class Rows:
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy makes its own models."""
-        fresh = {"_known": {}, "_trains": None, "_tensors": [], "_modes": []}
+        fresh = {"_known": {}, "_trains": [], "_tensors": [], "_modes": []}
         return {"_module": self._module, **fresh}
+
+
+def are_many(x_wb: Inputs) -> bool:
+    """Whether several workers have more than `CHUNK` examples together."""
+    num_workers, num_examples = any_of(x_wb).shape[:2]
+    return num_workers > 1 and num_workers * num_examples > CHUNK
+
+
+def _stacked_keys(num_workers: int, num_parts: int) -> list[_Key]:
+    count = min(num_parts, num_workers)
+    ends = [num_workers * part // count for part in range(count + 1)]
+    return [(start, stop, True) for start, stop in pairwise(ends)]
 
 
 def _alone(model: nn.Module, x_1b: Inputs) -> Tensor:

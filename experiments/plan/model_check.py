@@ -41,7 +41,7 @@ def check_model(plan: Plan, data: TaskData) -> None:
     except Exception as error:  # whatever a model raises for what it was not made for
         said = first_line(error).rstrip(".")
         raise UserError(
-            f"{model} does not take {examples}, which are {_described(inputs_b)} "
+            f"{model} does not take {examples}, which are {described(inputs_b)} "
             f"({said}): choose a model that does; docs/tasks.md names one for each "
             "task"
         ) from error
@@ -51,7 +51,7 @@ def check_model(plan: Plan, data: TaskData) -> None:
     needed = [*y_b.shape, num_classes]
     if not _is_float(outputs_b) or list(outputs_b.shape) != needed:
         raise UserError(
-            f"{model} makes {_described(outputs_b)} of {examples}, which needs float {needed}: "
+            f"{model} makes {described(outputs_b)} of {examples}, which needs float {needed}: "
             f"choose a model that has {num_classes} outputs for each label, or give "
             f"+model.num_classes={num_classes}"
         )
@@ -73,7 +73,7 @@ def _check_loss(plan: Plan, batch: Batch) -> None:
         ) from error
     if not _is_float(loss_w) or list(loss_w.shape) != [1]:
         raise UserError(
-            f"the loss of task={plan.names['task']} is {_described(loss_w)} for one worker, and "
+            f"the loss of task={plan.names['task']} is {described(loss_w)} for one worker, and "
             "must be float [1]: return the mean of each worker's examples"
         )
 
@@ -89,10 +89,13 @@ def _is_float(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point()
 
 
-def _described(value: Any) -> str:
-    """Such as "float32 [2, 1, 28, 28]", "input_ids int64 [2, 128]" or "a tuple"."""
+def described(value: Any, num_leading: int = 0) -> str:
+    """Such as "float32 [2, 1, 28, 28]", "input_ids int64 [2, 128]" or "a tuple"; without so many
+    leading dimensions of each tensor.
+    """
     if isinstance(value, dict):
-        return ", ".join(f"{name} {_described(part)}" for name, part in value.items())
+        parts = (f"{name} {described(part, num_leading)}" for name, part in value.items())
+        return ", ".join(parts)
     if not isinstance(value, Tensor):
         return f"a {type(value).__name__}"
-    return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+    return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape[num_leading:])}"

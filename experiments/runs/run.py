@@ -282,7 +282,7 @@ def load_data(plan: Plan) -> TaskData:
         data = plan.load_data()
         plan.batches(data, (0,))
         if plan.backend.is_simulated:
-            given_profile(plan)  # raises
+            given_profile(plan, data)  # raises
         check_model(plan, data)
         if plan.backend.is_simulated:
             check_memory(plan, data)

@@ -32,6 +32,7 @@ from experiments.simulated.simulate import (
     given_profile,
     make_timeline,
     simulate,
+    too_long,
 )
 from experiments.simulated.stacking import KnownWays
 from experiments.tasks.base import TaskData
@@ -84,13 +85,15 @@ class KeptTraining:
         on_row: Callable[[MetricsRow], None],
     ) -> list[Result]:
         """Run the clocks alone, for a plan that gives the same values; returns its result."""
-        profile = (given_profile(plan) or self.profile).save(plan.folder / PROFILE)
+        profile = (given_profile(plan, data) or self.profile).save(plan.folder / PROFILE)
         script = by_profile(self.training.script, profile)
         training = replace(self.training, script=script)
         on_network(None)
         timeline = make_timeline(plan, profile)
         for row in replay(training, timeline):
             on_row(row)
+        if (remark := too_long(plan, timeline)) is not None:
+            print(remark, flush=True)
         if plan.trace:
             TraceFile(plan.folder).write_part(timeline.events, 0)
         return [result_on(training, timeline)]
@@ -151,7 +154,7 @@ def simulate_once(
     it has, else as `simulate`, and the training is kept. And the run that made it, None for the
     latter.
     """
-    key, ways = _key(plan, config), KnownWays(study)
+    key, ways = _key(plan, config), KnownWays(study, [config[part] for part in _READ])
     if key is None:
         return partial(simulate, ways=ways), None
     trainings = KeptTrainings(study / FOLDER)

@@ -3,8 +3,9 @@
 import copy
 import re
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from math import ceil
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -22,6 +23,7 @@ from bagua_algos.worker_axis.stacking import Stacking, Way
 from experiments.plan.plan import Plan
 from experiments.simulated.stacking import WORKERS_MEASURED, may_write_gradients, ways_to_try
 from experiments.tasks.base import TaskData
+from experiments.training.evaluation import batch_size
 from experiments.training.step import examples, losses
 from host.cores import usable_cores
 from host.errors import UserError
@@ -91,7 +93,7 @@ def live_bytes(plan: Plan, data: TaskData) -> int:
     with torch.random.fork_rng(devices=[]):
         ways = ways_to_try(plan, data)
         own = {way: pass_bytes(plan, data, way) for way in ways}
-        evaluated = _evaluation_bytes(plan, data)
+        evaluated = _evaluation_bytes(plan, data, ways)
     used = [_passes_bytes(plan, way, own[way]) for way in ways]
     num_tried = min(plan.workers, WORKERS_MEASURED) if len(ways) > 1 else 0
     kept = _bytes_of(plan.model.parameters()) + _trained_bytes(plan)  # weights and gradients
@@ -148,23 +150,31 @@ def _writes_in_place(plan: Plan, way: Way) -> bool:
     return dtypes_fit and at_once and may_write_gradients(plan)
 
 
-def _evaluation_bytes(plan: Plan, data: TaskData) -> int:
-    """Of the consensus model on the larger split; workers that differ are averaged, and compared
-    with the mean in float64.
+def _evaluation_bytes(plan: Plan, data: TaskData, ways: Sequence[Way]) -> int:
+    """Of the consensus model on the larger split. Workers that differ compute by their own models,
+    too, then are averaged, and compared with the mean in float64.
     """
     split = max(data.validation, data.test, key=len)
-    num_examples = min(len(split), CHUNK)
-    num_measured = min(num_examples, _EXAMPLES_MEASURED)
+    of_worker = min(batch_size(plan, split), ceil(len(split) / plan.workers))
+    num_read = plan.workers * of_worker
+    num_measured = min(len(split), _EXAMPLES_MEASURED)
     model = copy.deepcopy(plan.model).eval()
     with LiveBytes() as live, torch.no_grad():
         x_b, _ = examples(plan, split, np.arange(num_measured))
+        inputs = live.most / num_measured  # of an example; those of all workers are read at once
         call(model, x_b)
-    forward = live.most * num_examples // num_measured
+    forward = live.most / num_measured - inputs
+
+    def computed(at_once: int) -> int:
+        return round(inputs * num_read + forward * min(num_read, at_once))
+
     if plan.algorithm.workers_agree:
-        return forward
+        return computed(CHUNK)
     own, bucket = _trained_bytes(plan), min(_trained_bytes(plan), plan.bucket_bytes)
     # A copy of all weights; of one bucket a difference in float32, and twice as much in float64.
-    return plan.workers * own + max(forward, plan.workers * 5 * bucket)
+    averaged = plan.workers * own + max(computed(CHUNK), plan.workers * 5 * bucket)
+    side_by_side = 1 if set(ways) <= {"vmap", "loop"} else usable_cores()
+    return max(averaged, computed(max(CHUNK, side_by_side * of_worker)))
 
 
 def _trained_bytes(plan: Plan) -> int:

@@ -4,14 +4,19 @@ Measured by rehearsal (`experiments.simulated.rehearsal`), kept as YAML beside t
 """
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
+from experiments.plan.model_check import described
 from experiments.plan.plan import Plan
+from experiments.tasks.base import TaskData
 from host.errors import UserError
 from host.output import writing
 from netsim.timeline.compute import ComputeTimes
@@ -103,16 +108,17 @@ class Profile:
             path.write_text(yaml.safe_dump(self.plain(), sort_keys=False))
         return self.load(path)
 
-    def check(self, plan: Plan) -> None:
-        """Raise `UserError` where it is not of what `plan` trains, or of another number of workers
-        that share a device. Those that a CPU computes may be timed by a GPU of another host.
+    def check(self, plan: Plan, data: TaskData) -> None:
+        """Raise `UserError` where it is not of what `plan` trains on `data`, or of another number
+        of workers that share a device. Those that a CPU computes may be timed by a GPU of another
+        host.
         """
-        setting = setting_of(plan) | {_SHARING: plan.cluster.sharing}
+        setting = setting_of(plan, data) | {_SHARING: plan.cluster.sharing}
         unsaid = {key: setting[key] for key in _NEWER} | _BEFORE
         known = unsaid | self.setting | {_SHARING: self.sharing}
         for key, value in setting.items():
             of_profile = known.get(key)
-            if of_profile != value and (key, value) != (_DEVICE, "cpu"):
+            if not _fits(of_profile, value) and (key, value) != (_DEVICE, "cpu"):
                 option = f" {key}={value}" if key == _SHARING else ""
                 raise UserError(
                     f"the profile is of {key}={of_profile}, and this run has "
@@ -147,7 +153,7 @@ class Profile:
         return (together_s / (num_operations + 1),) * (num_operations + 1)
 
 
-def setting_of(plan: Plan) -> dict[str, Any]:
+def setting_of(plan: Plan, data: TaskData) -> dict[str, Any]:
     """What a profile is of, and a run by it must be, too. Of the algorithm's fields that is what
     changes the kind of its work alone, not how much there is of it (bits, rank, interval), since
     the trials of a search may go by one profile; nor is the number of workers.
@@ -162,8 +168,36 @@ def setting_of(plan: Plan) -> dict[str, Any]:
         "algo.hierarchical": plan.algorithm.needs_nodes,
         "cluster.threads_per_worker": plan.cluster.threads_per_worker,
         _DEVICE: plan.backend.device,
+        "example": _example(plan, data),
+        "clipping": plan.clip_norm is not None,
     }
     return names | size | {name: getattr(plan, name) for name in numbers} | crop | newer
+
+
+def _example(plan: Plan, data: TaskData) -> str:
+    """What the model takes for one example, such as "float32 [3, 224, 224]", by the first ones. In
+    place of a size in which these differ, as where each batch is padded to its longest, is a "?".
+    """
+    num_examples = min(len(data.train), _NUM_LOOKED_AT)
+    firsts = range(0, max(1, num_examples - 1), 2)  # of pairs, which every task makes batches of
+    batches = (data.train.batch(np.arange(at, min(at + 2, num_examples))[None]) for at in firsts)
+    seen = [described(plan.task.inputs(x_wb), num_leading=2).split() for x_wb, _ in batches]
+    if len({len(words) for words in seen}) > 1:
+        return _VARYING
+    return " ".join(
+        words[0] if len(set(words)) == 1 else re.sub(r"\w+", _VARYING, words[0])
+        for words in zip(*seen, strict=True)
+    )
+
+
+def _fits(known: Any, value: Any) -> bool:
+    """Equal, but for sizes of examples that vary in the one or the other."""
+    if known == value or _VARYING in (known, value):
+        return True
+    if not (isinstance(known, str) and isinstance(value, str)):
+        return False
+    pairs = list(zip_longest(known.split(), value.split(), fillvalue=""))
+    return all(one == other or _VARYING in one + other for one, other in pairs)
 
 
 _GPUS = ("NVIDIA", "Tesla", "Quadro", "GeForce")
@@ -171,9 +205,12 @@ _GPUS = ("NVIDIA", "Tesla", "Quadro", "GeForce")
 _SHARING = "cluster.sharing"
 _DEVICE = "device"
 
+_VARYING = "?"
+_NUM_LOOKED_AT = 8
+
 _NEWER = (
     *("parameters", "algo.compressor", "algo.hierarchical", "cluster.threads_per_worker"),
-    _DEVICE,
+    *(_DEVICE, "example", "clipping"),
 )
 """What older profiles do not say, which then are of any."""
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from multiprocessing import Barrier, Pipe
 from multiprocessing.connection import Connection, wait
+from typing import Any
 
 import numpy as np
 import torch
@@ -141,7 +142,7 @@ def _run(
         if stopwatch.time(take_step, batches.indices(step), is_warm=step >= WARM_UP_STEPS):
             places_s += places(batches.indices(step), lengths, plan.accumulate).tolist()
         step += 1
-    profile = stopwatch.profile(plan, _device_name(plan))
+    profile = stopwatch.profile(setting_of(plan, data), _device_name(plan))
     if plan.loading.sampler.crop:
         profile = by_places(profile, places_s, stopwatch.compute_s)
     for message in [None] * (NUM_TOLD - num_told) + [profile]:
@@ -256,7 +257,7 @@ class _Stopwatch:
             kernels_s = [end_s - start_s for start_s, end_s in job.kernels]
             self._jobs[job.moment, job.bucket, len(kernels_s) - 1].append(kernels_s)
 
-    def profile(self, plan: Plan, device: str) -> Profile:
+    def profile(self, setting: dict[str, Any], device: str) -> Profile:
         """The means of all counted steps: a run takes the sum of them, the slow ones included."""
         if not self._phases:
             raise Failure(
@@ -267,7 +268,7 @@ class _Stopwatch:
         return Profile(
             device=device,
             sharing=1,
-            setting=setting_of(plan),
+            setting=setting,
             forward_s=statistics.mean(self._phases["forward"]),
             late_s=max(0.0, statistics.mean(self._phases["late"])),
             ready_s=tuple(statistics.mean(self._ready[k]) for k in sorted(self._ready)),

@@ -22,6 +22,7 @@ from bagua_algos.communication.streams import AUTO, NumStreams
 from bagua_algos.engine.script.elementwise import check_elementwise
 from bagua_algos.fused.equal_rows import BrokenPromiseError
 from bagua_algos.worker_axis.models import StackedModel
+from bagua_algos.worker_axis.stacking import Way
 from experiments.plan import generators
 from experiments.plan.plan import Plan
 from experiments.simulated.clocks import SimulatedClocks
@@ -84,16 +85,18 @@ def simulate(
     """
     profile = get_profile(plan, data).save(plan.folder / PROFILE)
     on_network(None)
-    chosen = plan if ways is None else ways.applied(plan)
+    known_way = None if ways is None else ways.known(plan)
 
-    def work(report: Callable[[MetricsRow | StackingChoice], None]) -> list[Result]:
+    def work(report: Callable[[MetricsRow | StackingChoice | str], None]) -> list[Result]:
         rows: list[MetricsRow] = []
 
         def on_row(row: MetricsRow) -> None:
             rows.append(row)
             report(row)
 
-        result, clocks = train_simulated(chosen, data, profile, on_row, report)
+        result, clocks = train_simulated(plan, data, profile, on_row, report, known_way=known_way)
+        if (remark := too_long(plan, clocks.timeline)) is not None:
+            report(remark)
         if plan.trace:
             TraceFile(plan.folder).write_part(clocks.timeline.events, 0)
         if keep is not None:
@@ -101,15 +104,29 @@ def simulate(
             keep(training, profile)
         return [result]
 
-    def on_report(told: MetricsRow | StackingChoice) -> None:
-        if isinstance(told, StackingChoice):
-            print(told, flush=True)
-            if ways is not None:
-                ways.remember(plan, told)
-        else:
+    def on_report(told: MetricsRow | StackingChoice | str) -> None:
+        if isinstance(told, MetricsRow):
             on_row(told)
+            return
+        print(told, flush=True)
+        if isinstance(told, StackingChoice) and ways is not None:
+            ways.remember(plan, told)
 
     return on_all_cores(plan, work, on_report)
+
+
+def too_long(plan: Plan, timeline: Timeline) -> str | None:
+    """A remark on an operation that lasts longer than real workers wait for a message, which one of
+    several messages may survive; None: there is none.
+    """
+    seconds, name = timeline.longest
+    if seconds <= plan.cluster.timeout_s:
+        return None
+    return (
+        f"a worker was in one {name} for {seconds:.3g} s: real workers wait for a message no "
+        f"longer than cluster.timeout_s={plan.cluster.timeout_s:g} and may have failed, simulated "
+        "ones went on"
+    )
 
 
 def on_all_cores(
@@ -137,11 +154,12 @@ def train_simulated(
     on_row: Callable[[MetricsRow], None],
     on_stacking: Callable[[StackingChoice], None] = lambda choice: None,
     *,
+    known_way: Way | None = None,
     to_target_alone: bool = False,
 ) -> tuple[Result, SimulatedClocks]:
     """Train simulated workers by a known profile, with torch's present number of threads; returns
-    the result and the clocks. `on_stacking` is told how the workers are computed; evaluations are
-    as `train` makes them with `to_target_alone`.
+    the result and the clocks. `on_stacking` is told how the workers are computed, by `known_way`
+    where it can compute the model; evaluations are as `train` makes them with `to_target_alone`.
 
     Raises `UserError` for an optimizer that would mix stacked workers' weights, and where an
     algorithm's gradients differ and it promises that they do not.
@@ -153,7 +171,7 @@ def train_simulated(
     clocks = SimulatedClocks(make_timeline(plan, profile), profile)
     communicator = StackedCommunicator(plan.workers, clocks, clocks.now_s, nodes=plan.nodes)
     with kept_memory():  # as in training
-        choice = choose_stacking(plan, data)
+        choice = choose_stacking(plan, data, known_way)
     generators.begin(plan.seed)
     model = StackedModel(plan.model, plan.workers, stacking=choice.stacking)
     if plan.resume is None:
@@ -191,7 +209,7 @@ def get_profile(
     many seconds at least, as `rehearse` does and tells. Raises `UserError` if it is of something
     else.
     """
-    known = given_profile(plan) or _profile_before(plan)
+    known = given_profile(plan, data) or _profile_before(plan, data)
     if known is None:
         return rehearse(plan, data, sharing=plan.cluster.sharing, seconds=seconds, tell=tell)
     for _ in range(NUM_TOLD):
@@ -199,16 +217,16 @@ def get_profile(
     return known
 
 
-def given_profile(plan: Plan) -> Profile | None:
+def given_profile(plan: Plan, data: TaskData) -> Profile | None:
     """The one that `plan` names, if it names one. Raises as `get_profile`."""
     if plan.profile is None:
         return None
     profile = Profile.load(plan.profile)
-    profile.check(plan)
+    profile.check(plan, data)
     return profile
 
 
-def _profile_before(plan: Plan) -> Profile | None:
+def _profile_before(plan: Plan, data: TaskData) -> Profile | None:
     """By which the run that `plan` resumes was timed, so that steps take as long as they did; None
     if there is none, or workers compute otherwise now.
     """
@@ -220,7 +238,7 @@ def _profile_before(plan: Plan) -> Profile | None:
             return None
     try:
         profile = Profile.load(plan.resume / PROFILE)
-        profile.check(plan)
+        profile.check(plan, data)
     except UserError:  # it goes on as something else
         return None
     return profile

@@ -89,21 +89,26 @@ class StackingChoice:
 
 class KnownWays:
     """The ways that the runs of a study have found by measurement, in a folder of it: each is
-    measured once, so that runs of one model differ by nothing that was measured.
+    measured once, so that runs of one model and task differ by nothing that was measured.
+
+    Args:
+        study: its folder.
+        configurations: of the model and the task, by which one is told from another.
     """
 
-    def __init__(self, study: Path) -> None:
+    def __init__(self, study: Path, configurations: object) -> None:
         self._folder = study / FOLDER
+        self._configurations = str(configurations)
 
-    def applied(self, plan: Plan) -> Plan:
-        """`plan`, with the way that is known for what it leaves open."""
+    def known(self, plan: Plan) -> Way | None:
+        """What is known for a way that `plan` leaves open; None: nothing, or it asks for one."""
         if plan.cluster.stacking != MEASURED or plan.resume is not None:
-            return plan
+            return None
         try:
-            way = self._file(plan).read_text()
+            told = self._file(plan).read_text()
         except OSError:
-            return plan
-        return with_way(plan, way) if way in WAYS else plan
+            return None
+        return next((way for way in WAYS if way == told), None)
 
     def remember(self, plan: Plan, choice: StackingChoice) -> None:
         """What `plan` has measured, if it has, and if no other run was first."""
@@ -117,7 +122,7 @@ class KnownWays:
     def _file(self, plan: Plan) -> Path:
         numbers = (plan.workers, plan.batch_size, plan.accumulate, usable_cores())
         names = (plan.names["task"], plan.precision, plan.backend.device, str(plan.model))
-        return self._folder / f"{identity((numbers, names))}.txt"
+        return self._folder / f"{identity((numbers, names, self._configurations))}.txt"
 
 
 def with_way(plan: Plan, way: str) -> Plan:
@@ -125,14 +130,16 @@ def with_way(plan: Plan, way: str) -> Plan:
     return replace(plan, cluster=replace(plan.cluster, stacking=way))
 
 
-def choose_stacking(plan: Plan, data: TaskData) -> StackingChoice:
+def choose_stacking(plan: Plan, data: TaskData, known: Way | None = None) -> StackingChoice:
     """What `plan` asks for, with torch's present number of threads; measured where it leaves that
-    open. Random numbers are drawn. A run that is resumed goes on as its checkpoint says:
-    for it nothing is measured.
+    open, unless there is a `known` way that can compute the model. Random numbers are drawn. A run
+    that is resumed goes on as its checkpoint says: for it nothing is measured.
 
-    Raises `UserError` for a way that cannot compute the model.
+    Raises `UserError` for a way that `plan` asks for and that cannot compute the model.
     """
     threads = torch.get_num_threads()
+    if known is not None and not _refused(plan, data, [known]):
+        return StackingChoice(way=known, threads=threads, seconds={}, refused={})
     ways, refused = _ways(plan, data, threads)
     if len(ways) == 1 or plan.resume is not None:
         return StackingChoice(way=ways[0], threads=threads, seconds={}, refused=refused)

@@ -87,7 +87,7 @@ def _of_classes(
     part = shard(num_examples=len(split), world_size=plan.workers, ranks=averager.ranks)
     totals_wk: Tensor | float = 0.0
     with torch.no_grad(), evaluating(model):
-        size, num_places = _batch_size(plan, split), part.indices.shape[1]
+        size, num_places = batch_size(plan, split), part.indices.shape[1]
         slices = [slice(start, start + size) for start in range(0, num_places, size)]
         for (x_wb, y_wb), at in zip(_read(plan, split, part, slices), slices, strict=True):
             mask = part.mask[:, at]
@@ -122,7 +122,7 @@ def _read(plan: Plan, split: Split, part: Shard, slices: Sequence[slice]) -> Ite
         yield uploaded(plan, batch)
 
 
-def _batch_size(plan: Plan, split: Split) -> int:
+def batch_size(plan: Plan, split: Split) -> int:
     """Examples of one worker at once: of a Dataset, whose examples may be large, as in training."""
     return plan.batch_size if split.counts_epochs else BATCH
 
@@ -135,7 +135,7 @@ def _of_loss(
     """
     part = shard(num_examples=len(split), world_size=plan.workers, ranks=averager.ranks)
     num_places = part.indices.shape[1]
-    size = _batch_size(plan, split)
+    size = batch_size(plan, split)
     ends = [*range(size, num_places - 1, size), num_places - 1, num_places]
     sum_w = torch.zeros(len(averager.ranks), dtype=torch.float64)
     with torch.no_grad(), evaluating(model):

@@ -107,11 +107,13 @@ class Lanes:
 
     `host_s` is for how long a host that all workers share has been busy with operations, and
     `operating_s` and `kernels_s` `[lanes]` for how long operations and kernels have been under way.
+    `longest` is the operation in which a worker was for the longest, and for how long, seconds.
     """
 
     def __init__(self, model: CostModel, num_lanes: int, *, records_events: bool) -> None:
         self.bytes_sent: Array = np.zeros(model.world_size)
         self.host_s = 0.0
+        self.longest = 0.0, ""
         self.operating_s: Array = np.zeros(num_lanes)
         self.kernels_s: Array = np.zeros(num_lanes)
         self._events: list[Event] = []
@@ -218,6 +220,8 @@ class Lanes:
         cost, lane.flight, slowed = start(index, operation, ranks, windows)
         lane.times_s = starts_s.copy()
         lane.times_s[lane.flight.ranks] = lane.flight.ends_s
+        lasted_s = float((lane.flight.ends_s - lane.flight.starts_s).max(initial=0.0))
+        self.longest = max(self.longest, (lasted_s, operation.name))
         self._connections.used(key, cost, float(lane.times_s[ranks].max()))
         self.host_s += cost.host_s
         self.operating_s[index] += float(lane.times_s[ranks].max() - starts_s[ranks].max())

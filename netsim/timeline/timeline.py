@@ -134,6 +134,13 @@ class Timeline:
         return self._lanes.bytes_sent
 
     @property
+    def longest(self) -> tuple[float, str]:
+        """For how long a worker was in an operation at the most, from when it came to it until its
+        end, seconds, and the operation's name. Delays by operations that begin later are left out.
+        """
+        return self._lanes.longest
+
+    @property
     def events(self) -> list[Event]:
         """All that happened, if it is recorded."""
         return [*self._compute_events, *self._lanes.events]

@@ -97,6 +97,42 @@ def test_a_layer_may_be_frozen_and_another_thawed_between_steps(way, at_once):
             torch.testing.assert_close(ours.grad, theirs.grad)
 
 
+class Sized(nn.Module):
+    """Notes how many workers are computed at once: vmap calls it once for all of them."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.num_calls = nn.Linear(3, 2), 0
+        Sized.calls = []
+
+    def forward(self, x_b):
+        self.num_calls += 1
+        Sized.calls.append(self.num_calls)
+        return self.layer(x_b)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("way", ["vmap", "parts"])
+def test_without_gradients_few_workers_have_examples_in_memory_at_once(way, threads, monkeypatch):
+    """To the same bits, and with the same numbers in Python."""
+    model, x_wb = stacked(Sized(), way, threads), torch.randn(NUM_WORKERS, 4, 3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_()
+        whole = model(x_wb)
+    at_once = len(Sized.calls)
+    assert at_once == (threads if way == "parts" else 1)
+    monkeypatch.setattr("bagua_algos.worker_axis.rows.CHUNK", 4)
+    Sized.calls.clear()
+    with torch.no_grad():
+        assert model(x_wb).equal(whole)
+        assert model(x_wb).equal(whole)
+    assert Sized.calls == [2] * NUM_WORKERS + [3] * NUM_WORKERS
+    Sized.calls.clear()
+    model(x_wb)
+    assert Sized.calls == [4] * at_once
+
+
 def test_how_workers_are_computed_is_told_and_may_change():
     model = stacked(ByData())
     for stacking in (Stacking(way="loop", threads=2), Stacking(way="shares", threads=1)):

@@ -26,7 +26,7 @@ def profile_of(plan) -> Profile:
     return Profile(
         device="",
         sharing=1,
-        setting=setting_of(plan),
+        setting=setting_of(plan, load(plan.task)),
         forward_s=0.4,
         late_s=0.0,
         ready_s=(0.5,),
@@ -88,21 +88,23 @@ def test_the_slope_is_found_among_outliers():
 
 def test_a_profile_is_of_cut_batches_or_of_whole_ones():
     whole, cut = plan_of(), plan_of("data.sampler=balanced")
-    older = dict(setting_of(whole))
+    older = dict(setting_of(whole, load(whole.task)))
     del older["data.sampler.crop"]  # as profiles were before
-    replace(profile_of(whole), setting=older).check(whole)
+    replace(profile_of(whole), setting=older).check(whole, load(whole.task))
     with pytest.raises(UserError, match=r"the profile is of data.sampler.crop=False, and this"):
-        replace(profile_of(whole), setting=older).check(cut)
+        replace(profile_of(whole), setting=older).check(cut, load(cut.task))
     with pytest.raises(UserError, match="crop=True"):
-        profile_of(cut).check(whole)
+        profile_of(cut).check(whole, load(whole.task))
     assert isinstance(by_length(cut, profile_of(cut), Constant()), ByLength)
 
 
 def test_a_profile_is_of_one_size_of_a_model():
     words = ("task=mnist5k", "model=mlp")
     small, large = plan_of(*words, "model.hidden=[8]"), plan_of(*words, "model.hidden=[16]")
-    profile_of(small).check(small)
+    data = load(small.task)
+    profile_of(small).check(small, data)
     with pytest.raises(UserError, match=r"the profile is of parameters=\d+, and this run has"):
-        profile_of(small).check(large)
-    older = {key: value for key, value in setting_of(small).items() if key != "parameters"}
-    replace(profile_of(small), setting=older).check(large)  # it does not say
+        profile_of(small).check(large, data)
+    older = dict(setting_of(small, data))
+    del older["parameters"]
+    replace(profile_of(small), setting=older).check(large, data)  # it does not say

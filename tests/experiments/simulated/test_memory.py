@@ -5,10 +5,12 @@ import pytest
 import torch
 from torch import nn
 
+from bagua_algos.worker_axis import rows
 from bagua_algos.worker_axis.models import StackedModel
 from bagua_algos.worker_axis.stacking import Stacking
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
+from experiments.simulated import memory
 from experiments.simulated.memory import (
     LiveBytes,
     live_bytes,
@@ -94,6 +96,22 @@ def test_it_is_within_a_quarter_of_what_a_training_takes(words, way, tmp_path):
         train_simulated(plan, data, profile, lambda row: None)
     assert live.most == pytest.approx(counted, rel=0.25)
     assert needed_bytes(plan, data) > live.most
+
+
+@pytest.mark.parametrize("way", ["vmap", "parts"])
+def test_an_evaluation_of_workers_that_differ_is_within_it_too(way, tmp_path, monkeypatch):
+    """With all of 500 examples at once the training would take twice as much."""
+    monkeypatch.setattr(rows, "CHUNK", 64)
+    monkeypatch.setattr(memory, "CHUNK", 64)
+    words = ("algo=local_sgd", "model=cnn", "workers=3", "batch_size=2", "max_steps=1")
+    plan = plan_of(tmp_path, *words, "eval_every=1", f"cluster.stacking={way}")
+    data = plan.task.load()
+    profile = rehearse(plan, data, sharing=1, num_steps=2, seconds=0)
+    counted = live_bytes(plan, data)
+    torch.set_num_threads(1)
+    with LiveBytes() as live:
+        train_simulated(plan, data, profile, lambda row: None)
+    assert live.most == pytest.approx(counted, rel=0.25)
 
 
 def test_the_trial_changes_no_random_number(tmp_path):

@@ -15,12 +15,13 @@ from experiments.runs.load import load_rows
 from experiments.simulated.profile import JobKernels, Profile, setting_of
 from experiments.simulated.rehearsal import rehearse
 from experiments.simulated.replay import step_ends_s
-from experiments.simulated.simulate import make_timeline, train_simulated, transport
+from experiments.simulated.simulate import make_timeline, too_long, train_simulated, transport
 from host.errors import UserError
 from netsim.timeline.timeline import TimelineJob
 from netsim.timeline.transport import GLOO
 from tests import app
 from tests.experiments.simulated.profiles import profile_of_a_second
+from tests.experiments.tasks.test_sequences import load
 from tests.paths import ROOT
 
 PROFILES = ROOT / "results/reference/profiles"
@@ -135,7 +136,9 @@ def test_a_profile_of_times_that_no_step_takes_is_refused(values, tmp_path):
 def test_a_run_that_takes_no_time_has_no_speed(tmp_path):
     """One worker, which sends nothing."""
     free = {"forward_s": 0.0, "backward_s": 0.0, "ready_s": [0.0], "optimizer_s": 0.0}
-    values = {**profile_of_a_second().plain(), **free, "setting": setting_of(plan_of(tmp_path))}
+    plan = plan_of(tmp_path)
+    setting = setting_of(plan, plan.task.load())
+    values = {**profile_of_a_second().plain(), **free, "setting": setting}
     (tmp_path / "p.yaml").write_text(yaml.safe_dump(values))
     words = ("algo=bytegrad", *SMALL, "workers=1", "backend=sim", f"profile={tmp_path / 'p.yaml'}")
     ended = app.run(*words, f"hydra.run.dir={tmp_path / 'run'}")
@@ -148,6 +151,23 @@ def test_one_worker_that_is_its_own_peer_waits_for_nobody(rehearsed, tmp_path):
     plan = plan_of(tmp_path, "algo=sgp", "algo.topology=random_matching", "workers=1")
     ends_s, _, _ = times_of(data, profile_of_a_second(), plan)
     assert ends_s == pytest.approx([1.0 + step for step in range(12)])
+
+
+@pytest.mark.parametrize("timeout_s", [30, 300])
+def test_who_waits_longer_than_real_workers_would_says_so(timeout_s, rehearsed, tmp_path):
+    """A link is down for 200 s."""
+    data, _ = rehearsed
+    fault = "net.faults=[{worker: 1, at_s: 0.5, for_s: 200}]"
+    plan = plan_of(tmp_path, fault, f"cluster.timeout_s={timeout_s}")
+    _, clocks = train_simulated(plan, data, profile_of_a_second(), lambda row: None)
+    remark = too_long(plan, clocks.timeline)
+    assert clocks.now_s() > 200
+    if timeout_s > 200:
+        assert remark is None
+    else:
+        assert remark is not None and "cluster.timeout_s=30 and may have failed" in remark
+        seconds = float(remark.split(" for ")[1].split()[0])
+        assert seconds == pytest.approx(200, rel=0.01)  # from the first bucket on, after 0.9 s
 
 
 def test_a_slower_network_takes_longer_and_changes_no_value(rehearsed, tmp_path):
@@ -208,9 +228,9 @@ def test_an_optimizer_that_overlooks_gaps_between_workers_is_refused(rehearsed, 
 
 
 def test_a_profile_of_another_model_is_refused(rehearsed, tmp_path):
-    _, profile = rehearsed
+    data, profile = rehearsed
     with pytest.raises(UserError, match="profile is of model=mlp, and this run has model=cnn"):
-        profile.check(plan_of(tmp_path, "model=cnn", "cluster.sharing=2"))
+        profile.check(plan_of(tmp_path, "model=cnn", "cluster.sharing=2"), data)
 
 
 FITTING = ("cluster.sharing=2", "net=two_sites", "workers=4")
@@ -237,33 +257,36 @@ FITTING = ("cluster.sharing=2", "net=two_sites", "workers=4")
             r"is of cluster\.threads_per_worker=1, and this run has",
         ),
         (("device=cuda",), "is of device=cpu, and this run has device=cuda: "),
+        (("clip_norm=1",), "is of clipping=False, and this run has clipping=True: "),
     ],
 )
 def test_a_profile_of_another_kind_of_work_is_refused(words, complaint, rehearsed, tmp_path):
-    _, profile = rehearsed
-    profile.check(plan_of(tmp_path, *FITTING))
+    data, profile = rehearsed
+    profile.check(plan_of(tmp_path, *FITTING), data)
     with pytest.raises(UserError, match=complaint):
-        profile.check(plan_of(tmp_path, *FITTING, *words))
+        profile.check(plan_of(tmp_path, *FITTING, *words), data)
 
 
 def test_a_profile_serves_workers_that_do_more_or_less_of_its_work(rehearsed, tmp_path):
     """Trials of one search, other numbers of workers, and a GPU's times on a host without one."""
-    _, profile = rehearsed
+    data, profile = rehearsed
     for words in (("workers=8", "net=wan"), ("algo.error_feedback=true", "lr_scale=2")):
-        profile.check(plan_of(tmp_path, *FITTING, *words))
+        profile.check(plan_of(tmp_path, *FITTING, *words), data)
     qsgd = plan_of(tmp_path, *FITTING, "algo=qsgd", "algo.compressor.bits=2")
-    of_qsgd = replace(profile, setting=setting_of(qsgd))
-    of_qsgd.check(plan_of(tmp_path, *FITTING, "algo=qsgd", "algo.compressor.bits=8"))
+    of_qsgd = replace(profile, setting=setting_of(qsgd, data))
+    of_qsgd.check(plan_of(tmp_path, *FITTING, "algo=qsgd", "algo.compressor.bits=8"), data)
     of_gpu = replace(profile, setting={**profile.setting, "device": "cuda"})
-    of_gpu.check(plan_of(tmp_path, *FITTING))
+    of_gpu.check(plan_of(tmp_path, *FITTING), data)
 
 
 def test_an_older_profile_is_of_any_kind_of_work(rehearsed, tmp_path):
-    _, profile = rehearsed
+    data, profile = rehearsed
     newer = ("algo.compressor", "algo.hierarchical", "cluster.threads_per_worker", "device")
+    newer = (*newer, "example", "clipping")
     older = {key: value for key, value in profile.setting.items() if key not in newer}
     words = ("algo.compressor=qsgd", "algo.hierarchical=true", "cluster.threads_per_worker=2")
-    replace(profile, setting=older).check(plan_of(tmp_path, *FITTING, *words, "device=cuda"))
+    words = (*words, "device=cuda", "clip_norm=1")
+    replace(profile, setting=older).check(plan_of(tmp_path, *FITTING, *words), data)
 
 
 @pytest.mark.parametrize("name", ["bytegrad", "movies_diloco_int8"])
@@ -272,7 +295,8 @@ def test_the_profiles_of_the_reference_study_fit_its_runs_and_those_of_the_map(n
     own = "reference_movies" if name.startswith("movies_") else "reference"
     words = [f"experiment={own}", f"algo={profile.setting['algo']}"]
     for workers in (8, 16):
-        profile.check(make_plan(compose_config([*words, f"workers={workers}"]), tmp_path))
+        plan = make_plan(compose_config([*words, f"workers={workers}"]), tmp_path)
+        profile.check(plan, load(plan.task))
 
 
 def test_workers_on_gpus_are_timed_by_one_lane(rehearsed, tmp_path):

@@ -170,17 +170,36 @@ def test_a_way_that_is_hopeless_is_not_waited_for_again(cold_s, warm_s, num_pass
     assert [4 - len(left) for left in passes.values()] == list(num_passes)
 
 
+FOUND = StackingChoice(way="loop", threads=1, seconds={"loop": 1.0}, refused={})
+
+
 def test_a_study_measures_once_and_knows_each_model(tmp_path):
-    ways, plan = KnownWays(tmp_path), plan_of(tmp_path)
-    choice = StackingChoice(way="loop", threads=1, seconds={"loop": 1.0}, refused={})
-    assert ways.applied(plan) is plan
-    ways.remember(plan, choice)
+    ways, plan = KnownWays(tmp_path, {}), plan_of(tmp_path)
+    assert ways.known(plan) is None
+    ways.remember(plan, FOUND)
     ways.remember(plan, StackingChoice(way="vmap", threads=1, seconds={"vmap": 1.0}, refused={}))
-    assert ways.applied(plan).cluster.stacking == "loop"
-    other = plan_of(tmp_path, "model.hidden=[8]")
-    assert ways.applied(other) is other
-    forced = plan_of(tmp_path, "cluster.stacking=vmap")
-    assert ways.applied(forced) is forced
+    assert ways.known(plan) == "loop"
+    assert ways.known(plan_of(tmp_path, "model.hidden=[8]")) is None
+    assert ways.known(plan_of(tmp_path, "cluster.stacking=vmap")) is None
+
+
+def test_models_that_print_alike_are_known_apart_by_their_configurations(tmp_path):
+    """As two sizes of pictures are, and dropout by a function of two rates."""
+    plan = plan_of(tmp_path)
+    KnownWays(tmp_path, [{"p": 0.0}]).remember(plan, FOUND)
+    assert KnownWays(tmp_path, [{"p": 0.5}]).known(plan) is None
+    assert KnownWays(tmp_path, [{"p": 0.0}]).known(plan) == "loop"
+
+
+def test_a_known_way_that_does_not_do_is_no_rule(tmp_path):
+    """A run that asks for it is refused; one that has left it open is measured."""
+    plan = with_model(plan_of(tmp_path), Drawing())
+    data = plan.task.load()
+    torch.set_num_threads(2)
+    choice = choose_stacking(plan, data, "shares")
+    assert choice.way in {"vmap", "loop"} == set(choice.seconds) and "shares" in choice.refused
+    known = choose_stacking(plan, data, "loop")
+    assert (known.way, known.seconds, known.refused) == ("loop", {}, {})
 
 
 def test_a_resumed_run_goes_on_in_its_own_way_bit_for_bit(tmp_path):
