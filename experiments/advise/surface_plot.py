@@ -93,7 +93,7 @@ def label_regions(
     avoided: Sequence[tuple[float, float]] = (),
 ) -> None:
     """Write the name of each algorithm where it is first, in parts of at least that share, away
-    from places that are `avoided`: rates and delays.
+    from other names and from places that are `avoided`: rates and delays.
     """
     is_free = _away_from(avoided, *mesh(grid))
     for algo, lead in _leads(grid).items():
@@ -144,7 +144,9 @@ def _label(
     algo: str,
     least: float,
 ) -> None:
-    """The name, in each part of the region where it fits: far from borders, between the times."""
+    """The name, in each part of the region where it fits: far from borders, between the times.
+    Where it stands is free no more.
+    """
     from scipy import ndimage
 
     rates, delays = mesh(grid)
@@ -158,7 +160,9 @@ def _label(
         depth = depth[1:-1, 1:-1] * np.where(is_between, 1, 0.1) * is_free
         x, y = np.unravel_index(int(depth.argmax()), depth.shape)
         box = {"boxstyle": "round,pad=0.25", "facecolor": "white", "edgecolor": "0.4"}
-        name = axes.text(float(rates[x]), float(delays[y]), algo, fontsize=SMALL, bbox=box)
+        where = float(rates[x]), float(delays[y])
+        is_free *= _away_from([where], rates, delays)
+        name = axes.text(*where, algo, fontsize=SMALL, bbox=box)
         name.set(ha="center", va="center", weight="bold", gid=column.INSIDE)
 
 

@@ -96,6 +96,19 @@ def test_a_name_at_the_side_of_a_frame_is_moved_into_it(shown, monkeypatch, rho)
     assert all(box.x0 > left - 1 and box.x1 < right + 1 for box in boxes)
 
 
+def test_names_of_neighbours_do_not_lie_on_each_other(shown, monkeypatch):
+    """Of two strips whose middles are nearer to each other than the names are wide."""
+    strips = [np.full((361, 361), -1.0) for _ in range(2)]
+    strips[0][240:270], strips[1][270:300] = 1.0, 1.0
+    names = ("allreduce", "qsgd")
+    monkeypatch.setattr(surface_plot, "_leads", lambda _: dict(zip(names, strips, strict=True)))
+    axes, _key = map_figure(shown[:1]).axes
+    low, high = [
+        t.get_bbox_patch().get_window_extent() for t in axes.texts if t.get_text() in names
+    ]
+    assert not low.overlaps(high)
+
+
 def _only_at(rate_mbit, _places, rates, delays):
     """1 at a rate, and next to nothing elsewhere."""
     is_free = np.full((len(rates), len(delays)), 1e-6)
