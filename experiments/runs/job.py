@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -54,8 +54,7 @@ def run_job(config: DictConfig, peers: Peers | None = None) -> RunOutcome:
         if hydra.mode == RunMode.MULTIRUN:
             return _run_of_study(config, folder, overrides, Path(hydra.sweep.dir))
         _remove_empty(folder)  # its record makes it, and Ctrl-C may come before there is one
-        with hold_alone(folder):
-            return RunOutcome(status=_run(config, folder, overrides))
+        return RunOutcome(status=_run(config, folder, overrides))
     except HeldError as error:
         return RunOutcome(status="held", reason=str(error))
     except UserError as error:
@@ -96,7 +95,7 @@ def _run_of_study(
 def _run(
     config: DictConfig, folder: Path, overrides: Sequence[str], study: Path | None = None
 ) -> str:
-    """See `experiments.runs.run.run`."""
+    """See `experiments.runs.run.run`. A run of no study holds its folder itself."""
     check_before_imports(config)
     check_free(folder)
     if config.resume is not None and "process_group" in config.backend:
@@ -106,7 +105,9 @@ def _run(
     try:
         with commands.importing():
             from experiments.runs.run import run
-        return run(config, folder, overrides, study, network=network)
+        with hold_alone(folder) if study is None else nullcontext():
+            check_free(folder)  # still
+            return run(config, folder, overrides, study, network=network)
     finally:
         if network is not None:
             network.end()

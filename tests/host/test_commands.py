@@ -58,7 +58,10 @@ class Command:
         return [pid for pid in pids if app.is_running(pid) and self._started(pid)]
 
     def interrupt(self, moment: Callable[["Command"], bool], what: str) -> int:
-        """Press Ctrl-C at this moment; returns the exit code."""
+        """Press Ctrl-C at this moment; returns the exit code as a shell has it. Where the exception
+        came while a library ran `exec` on a text, Python ends by SIGINT itself, whatever `sys.exit`
+        is told: 130 in a shell, too.
+        """
 
         def has_come() -> bool:
             assert self._process.poll() is None, self.output
@@ -68,7 +71,7 @@ class Command:
         os.killpg(self._process.pid, signal.SIGINT)
         code = self._process.wait(LIMIT_S)
         self._reader.join(LIMIT_S)  # all that have its output are gone
-        return code
+        return 128 - code if code == -signal.SIGINT else code
 
     def _started(self, pid: int) -> bool:
         try:
