@@ -221,11 +221,7 @@ class Situation:
 
     def busy_s(self, senders: Ranks, receivers: Ranks, num_bytes: float) -> Array:
         """`[links]`: each sender sends as much to its receiver."""
-        up, node_up, node_down, down = self.table.crossed(senders, receivers)
-        far = self.table.nodes[senders] != self.table.nodes[receivers]
-        links = np.concatenate([up, node_up[far], node_down[far], down])
-        counts = np.bincount(links, minlength=self.table.num_links)
-        return counts * num_bytes / self.table.rates
+        return self.table.num_flows(senders, receivers) * num_bytes / self.table.rates
 
 
 def transfer_s(num_bytes: float, rate: Array) -> Array:

@@ -1,6 +1,8 @@
 """All links of a network as arrays, and which of them hold when."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,11 +12,15 @@ from netsim.conditions.faults import parse_fault
 from netsim.conditions.link import LinkCondition, wire_per_payload
 from netsim.conditions.units import bytes_per_s
 
+Found = TypeVar("Found")
 Array = NDArray[np.float64]
 Ranks = NDArray[np.intp]
 
 _UNNAMED = -1
 """A rank that no condition names: its links are as all others'."""
+
+_MAX_WAYS = 64
+"""Of senders to receivers that a table remembers: those of a collective come back in each step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +78,8 @@ class LinkTable:
         self._queues = np.array([link.queue_bytes for link in alike]) * payload
         self._bursts = np.array([link.burst_bytes for link in alike]) * payload
         self.buckets_s: Array = self._bursts * (1 / self.rates - 1 / host_rate)
+        self._paths: dict[tuple[bytes, bytes], Paths] = {}
+        self._num_flows: dict[tuple[bytes, bytes], Ranks] = {}
 
     @property
     def num_links(self) -> int:
@@ -91,6 +99,19 @@ class LinkTable:
 
     def paths(self, senders: Ranks, receivers: Ranks) -> Paths:
         """From each sender to the receiver of the same place."""
+        return _remembered(self._paths, self._find_paths, senders, receivers)
+
+    def num_flows(self, senders: Ranks, receivers: Ranks) -> Ranks:
+        """`[links]`: how many of these paths cross each link."""
+        return _remembered(self._num_flows, self._count_flows, senders, receivers)
+
+    def _count_flows(self, senders: Ranks, receivers: Ranks) -> Ranks:
+        up, node_up, node_down, down = self.crossed(senders, receivers)
+        far = self.nodes[senders] != self.nodes[receivers]
+        links = np.concatenate([up, node_up[far], node_down[far], down])
+        return np.bincount(links, minlength=self.num_links)
+
+    def _find_paths(self, senders: Ranks, receivers: Ranks) -> Paths:
         crossed = self.crossed(senders, receivers)
         is_first = np.ones(crossed.shape, dtype=bool)
         is_first[1:3] = self.nodes[senders] != self.nodes[receivers]
@@ -135,6 +156,21 @@ class LinkTable:
         if not opposite or len(np.unique(self.nodes[ranks])) > 1:
             return 1.0
         return float(own.min()) / opposite
+
+
+def _remembered(
+    known: dict[tuple[bytes, bytes], Found],
+    find: Callable[[Ranks, Ranks], Found],
+    senders: Ranks,
+    receivers: Ranks,
+) -> Found:
+    """What `find` finds for them, or has found; all is forgotten before it is much."""
+    key = senders.tobytes(), receivers.tobytes()
+    if key not in known:
+        if len(known) >= _MAX_WAYS:
+            known.clear()
+        known[key] = find(senders, receivers)
+    return known[key]
 
 
 class LinkSchedule:
