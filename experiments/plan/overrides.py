@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -79,6 +79,7 @@ class Word:
         return list(dict.fromkeys(values))
 
 
+@lru_cache(maxsize=4096)  # records of one study have the same words
 def read_word(text: str) -> Word:
     """The word `text`; what is no override is left to the next reader."""
     try:

@@ -22,6 +22,7 @@ from bagua_algos.engine.algorithm import Algorithm, Context
 from bagua_algos.engine.background import Background
 from bagua_algos.engine.bucket import Bucket, build_buckets
 from bagua_algos.engine.lane import CommunicationLane
+from experiments.plan.late_compiler import put_off_compiler
 from experiments.predict.memory_traffic import CodeShapes, MemoryTraffic, fused_step_bytes
 from netsim.timeline.timeline import Mark, Moment, Timeline, TimelineJob
 
@@ -78,6 +79,7 @@ class DryRun:
         self._work: list[Operation | float] = []
         self._is_aside = False
         self._round: Mark | None = None
+        put_off_compiler()
         self._optimizer = make_optimizer([p for bucket in buckets for p in bucket.parameters])
         self._optimizer.step()  # its state exists from now on
         _count_from_0(self._optimizer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import chdir
 from dataclasses import dataclass
 from itertools import groupby
@@ -105,8 +106,12 @@ def _folder(path: str) -> str:
 
 def _unpack(root: Path, recipe: Recipe, scratch: Path) -> list[Provenance]:
     """The records, where the commands look for them."""
-    for pack in recipe.archives:
-        Unpack(archive=str(root / pack.archive), to=str(scratch / pack.root)).run()
+    archives = [
+        Unpack(archive=str(root / pack.archive), to=str(scratch / pack.root))
+        for pack in recipe.archives
+    ]
+    with ThreadPoolExecutor(usable_cores()) as threads:
+        list(threads.map(Unpack.run, archives))
     return [
         provenance.provenance(scratch / pack.root / name)
         for pack in recipe.archives

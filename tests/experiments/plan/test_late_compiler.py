@@ -20,6 +20,15 @@ for way in ("vmap", "loop"):
     assert run(config, Path(sys.argv[1], way)) == "completed"
 print([name for name in sys.modules if name.startswith("torch._dynamo.") or name == "sympy"])
 """
+DRY = """
+import sys, torch
+from bagua_algos.algorithms import AllReduce
+from experiments.advise.map.sent import sent_of
+
+sent = sent_of(AllReduce(), lambda p: torch.optim.Adam(p), [(4, 3)], 2)
+assert sent.all_reduces
+print([name for name in sys.modules if name.startswith("torch._dynamo.")])
+"""
 COMPILE = """
 import inspect, sys, torch
 from torch import nn
@@ -69,6 +78,10 @@ def said(program: str, *arguments: str) -> str:
 
 def test_a_simulated_run_imports_no_compiler(tmp_path):
     assert said(RUN, str(tmp_path)) == "[]"
+
+
+def test_what_is_sent_is_worked_out_without_a_compiler():
+    assert said(DRY) == "[]"
 
 
 def test_whoever_compiles_finds_the_compiler():
