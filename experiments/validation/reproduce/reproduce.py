@@ -110,6 +110,8 @@ def _unpack(root: Path, recipe: Recipe, scratch: Path) -> list[Provenance]:
         Unpack(archive=str(root / pack.archive), to=str(scratch / pack.root))
         for pack in recipe.archives
     ]
+    for unpack in archives:  # before: who unpacks beside others may find what was not there
+        Path(unpack.to).mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor(usable_cores()) as threads:
         list(threads.map(Unpack.run, archives))
     return [
