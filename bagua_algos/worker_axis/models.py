@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from bagua_algos.worker_axis.inputs import Inputs, call, each
 from bagua_algos.worker_axis.parts import InParts, LossOfRows
-from bagua_algos.worker_axis.rows import Rows, are_many
+from bagua_algos.worker_axis.rows import Rows, goes_by_few
 from bagua_algos.worker_axis.stacking import Stacking
 from bagua_algos.worker_axis.vmapped import by_vmap
 from host.errors import first_line
@@ -112,10 +112,7 @@ class StackedModel(nn.Module):
         """Whether autograd is left to itself: with several threads it multiplies the faster, and a
         compiler takes nothing else. Not where few workers at a time save memory.
         """
-        if torch.is_grad_enabled() or not are_many(x_wb):
-            is_alone = loss is None or self._stacking.threads > 1
-        else:
-            is_alone = False
+        is_alone = (loss is None or self._stacking.threads > 1) and not goes_by_few(x_wb)
         return self._stacking.way == "vmap" and (is_alone or torch.compiler.is_compiling())
 
     def _vmap(self, x_wb: Inputs, loss: LossOfRows | None) -> Tensor:

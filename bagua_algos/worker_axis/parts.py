@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 
 from bagua_algos.worker_axis.gradients import StackedGradients
 from bagua_algos.worker_axis.inputs import Inputs, any_of, each
-from bagua_algos.worker_axis.rows import ModelOfRows, Part, Rows, are_many
+from bagua_algos.worker_axis.rows import ModelOfRows, Part, Rows, goes_by_few
 from bagua_algos.worker_axis.stacking import Stacking
 
 LossOfRows = Callable[[ModelOfRows, slice], Tensor]
@@ -48,7 +48,7 @@ class InParts:
         gradients of the stacked parameters, not those of `x_wb`.
         """
         num_workers, trained = len(any_of(x_wb)), self._rows.trained()
-        if self._is_stacked and not torch.is_grad_enabled() and are_many(x_wb):
+        if self._is_stacked and goes_by_few(x_wb):
             return self._few_at_once(x_wb, loss)
         if self._is_stacked:
             parts = self._rows.stacked(num_workers, self._side_by_side)

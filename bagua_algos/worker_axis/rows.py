@@ -150,10 +150,13 @@ class Rows:
         return {"_module": self._module, **fresh}
 
 
-def are_many(x_wb: Inputs) -> bool:
-    """Whether several workers have more than `CHUNK` examples together."""
+def goes_by_few(x_wb: Inputs) -> bool:
+    """Whether few workers are computed at once, to save memory: several have more than `CHUNK`
+    examples together, and no gradients are wanted.
+    """
     num_workers, num_examples = any_of(x_wb).shape[:2]
-    return num_workers > 1 and num_workers * num_examples > CHUNK
+    are_many = num_workers > 1 and num_workers * num_examples > CHUNK
+    return are_many and not torch.is_grad_enabled()
 
 
 def _stacked_keys(num_workers: int, num_parts: int) -> list[_Key]:

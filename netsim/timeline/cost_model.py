@@ -22,7 +22,7 @@ Not modelled: TCP's timeouts at the end of an outage.
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import numpy as np
 
@@ -30,14 +30,13 @@ from netsim.conditions.condition import NetworkCondition
 from netsim.conditions.link import wire_per_payload
 from netsim.timeline import broadcasts, patterns
 from netsim.timeline.cost import Cost, Situation
+from netsim.timeline.kept import kept
 from netsim.timeline.link_table import LinkSchedule, LinkTable, Ranks
 from netsim.timeline.tcp.windows import Window, Windows
 from netsim.timeline.transport import GLOO, Transport
 
 _MAX_COSTS = 256
 _OPEN = Window(1e15)
-
-Kept = TypeVar("Kept")
 
 
 class CostedOperation(Protocol):
@@ -137,10 +136,11 @@ class CostModel:
         """The way that the messages of an exchange take."""
         assert operation.peers is not None, operation.name
         peers = operation.peers
-        return _kept(
+        return kept(
             self._routes,
             (operation.ranks, peers),
             lambda: self._find_route(self.ranks(operation), peers),
+            _MAX_COSTS,
         )
 
     def connections(self, operation: CostedOperation) -> Hashable:
@@ -164,10 +164,11 @@ class CostModel:
         """
         windows = (_OPEN,) if windows is None else windows
         key = (self.connections(operation), operation.num_bytes, id(table), windows)
-        return _kept(
+        return kept(
             self._costs,
             key,
             lambda: patterns.share_host(self._make(operation, table, windows), self.host),
+            _MAX_COSTS,
         )
 
     def _by_halves(self, operation: CostedOperation) -> bool:
@@ -212,15 +213,6 @@ class CostModel:
             moves=moves,
             crossed=crossed[[0, -1]] if stays_inside else crossed,
         )
-
-
-def _kept(known: dict[tuple, Kept], key: tuple, make: Callable[[], Kept]) -> Kept:
-    """What is known under a key, made where it is new; all are forgotten before they are many."""
-    if key not in known:
-        if len(known) >= _MAX_COSTS:
-            known.clear()
-        known[key] = make()
-    return known[key]
 
 
 def _cut_bytes(operation: CostedOperation) -> float:

@@ -1,8 +1,6 @@
 """All links of a network as arrays, and which of them hold when."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +9,8 @@ from netsim.conditions.condition import NetworkCondition
 from netsim.conditions.faults import parse_fault
 from netsim.conditions.link import LinkCondition, wire_per_payload
 from netsim.conditions.units import bytes_per_s
+from netsim.timeline.kept import kept
 
-Found = TypeVar("Found")
 Array = NDArray[np.float64]
 Ranks = NDArray[np.intp]
 
@@ -99,11 +97,13 @@ class LinkTable:
 
     def paths(self, senders: Ranks, receivers: Ranks) -> Paths:
         """From each sender to the receiver of the same place."""
-        return _remembered(self._paths, self._find_paths, senders, receivers)
+        key = senders.tobytes(), receivers.tobytes()
+        return kept(self._paths, key, lambda: self._find_paths(senders, receivers), _MAX_WAYS)
 
     def num_flows(self, senders: Ranks, receivers: Ranks) -> Ranks:
         """`[links]`: how many of these paths cross each link."""
-        return _remembered(self._num_flows, self._count_flows, senders, receivers)
+        key = senders.tobytes(), receivers.tobytes()
+        return kept(self._num_flows, key, lambda: self._count_flows(senders, receivers), _MAX_WAYS)
 
     def _count_flows(self, senders: Ranks, receivers: Ranks) -> Ranks:
         up, node_up, node_down, down = self.crossed(senders, receivers)
@@ -156,21 +156,6 @@ class LinkTable:
         if not opposite or len(np.unique(self.nodes[ranks])) > 1:
             return 1.0
         return float(own.min()) / opposite
-
-
-def _remembered(
-    known: dict[tuple[bytes, bytes], Found],
-    find: Callable[[Ranks, Ranks], Found],
-    senders: Ranks,
-    receivers: Ranks,
-) -> Found:
-    """What `find` finds for them, or has found; all is forgotten before it is much."""
-    key = senders.tobytes(), receivers.tobytes()
-    if key not in known:
-        if len(known) >= _MAX_WAYS:
-            known.clear()
-        known[key] = find(senders, receivers)
-    return known[key]
 
 
 class LinkSchedule:

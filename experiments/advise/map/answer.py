@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 import numpy as np
 from rich.table import Table
@@ -23,7 +24,7 @@ from experiments.advise.map.standing import (
     trained_near,
 )
 from experiments.advise.map.times import step_s
-from experiments.advise.map.trainings import Array, Trained, load, trained_workers
+from experiments.advise.map.trainings import Array, Trained, Training, load, trained_workers
 from experiments.advise.tuning.trials import JUDGED_AT
 from experiments.report.phrases import span
 from experiments.report.statistics import Interval
@@ -64,9 +65,9 @@ class Answer:
     def rows(self) -> Iterator[tuple[str, ...]]:
         """The cells of `table`; an asterisk marks the first and those that tie with it."""
         times, best = _times(self._grids[self._goal]), self._best()
-        for rank, algo in self._shown():
+        for rank, setting in self._shown:
+            algo = setting.algo
             is_missed = math.isinf(np.median(times[algo]))
-            setting = setting_at(self.trained, algo, self.job)
             a_step = step_s(sent_by(self.trained, setting, self.job.workers), self.job)
             yield (
                 "-" if is_missed else str(rank),
@@ -78,9 +79,9 @@ class Answer:
 
     def settings(self) -> list[str]:
         """By what each algorithm of `table` was trained, as words that the app takes."""
-        shown = [setting_at(self.trained, algo, self.job) for _, algo in self._shown()]
         return [
-            f"{own.algo}: {own.words.removeprefix(f'algo={own.algo}').strip()}" for own in shown
+            f"{own.algo}: {own.words.removeprefix(f'algo={own.algo}').strip()}"
+            for _, own in self._shown
         ]
 
     def _best(self) -> set[str | None]:
@@ -88,14 +89,19 @@ class Answer:
         at = self._grids[self._goal]
         return {at.first(0, 0), *at.ties(0, 0)}
 
-    def _shown(self) -> list[tuple[int, str]]:
-        """The algorithms of the table with their ranks: the first ones, all that tie with the very
-        first, and all-reduce.
+    @cached_property
+    def _shown(self) -> list[tuple[int, Training]]:
+        """The settings of the table's algorithms, with their ranks: of the first ones, of all that
+        tie with the very first, and of all-reduce.
         """
         times, best = _times(self._grids[self._goal]), self._best()
         order = sorted(times, key=lambda algo: (float(np.median(times[algo])), algo))
         kept = {*order[:_SHOWN], *best, BASELINE}
-        return [(rank, algo) for rank, algo in enumerate(order, 1) if algo in kept]
+        return [
+            (rank, setting_at(self.trained, algo, self.job))
+            for rank, algo in enumerate(order, 1)
+            if algo in kept
+        ]
 
     def sentences(self) -> list[str]:
         """Who is first at each target, and what of it holds at all of them."""

@@ -30,6 +30,16 @@ def plan_of(folder, *words):
     return make_plan(compose_config([*common, *words]), folder)
 
 
+def counted_and_taken(plan, data):
+    """Bytes that are counted for a training, and that its tensors take at the most."""
+    profile = rehearse(plan, data, sharing=1, num_steps=2, seconds=0)
+    counted = live_bytes(plan, data)
+    torch.set_num_threads(1)
+    with LiveBytes() as live:
+        train_simulated(plan, data, profile, lambda row: None)
+    return counted, live.most
+
+
 def test_storages_count_until_they_are_freed():
     before = torch.zeros(MB // 4)
     with LiveBytes() as live:
@@ -89,13 +99,9 @@ def test_a_model_of_which_there_are_no_copies_is_a_users_mistake(way, tmp_path):
 def test_it_is_within_a_quarter_of_what_a_training_takes(words, way, tmp_path):
     plan = plan_of(tmp_path, *words, f"cluster.stacking={way}", "batch_size=32")
     data = plan.task.load()
-    profile = rehearse(plan, data, sharing=1, num_steps=2, seconds=0)
-    counted = live_bytes(plan, data)
-    torch.set_num_threads(1)
-    with LiveBytes() as live:
-        train_simulated(plan, data, profile, lambda row: None)
-    assert live.most == pytest.approx(counted, rel=0.25)
-    assert needed_bytes(plan, data) > live.most
+    counted, taken = counted_and_taken(plan, data)
+    assert taken == pytest.approx(counted, rel=0.25)
+    assert needed_bytes(plan, data) > taken
 
 
 @pytest.mark.parametrize("way", ["vmap", "parts"])
@@ -105,13 +111,8 @@ def test_an_evaluation_of_workers_that_differ_is_within_it_too(way, tmp_path, mo
     monkeypatch.setattr(memory, "CHUNK", 64)
     words = ("algo=local_sgd", "model=cnn", "workers=3", "batch_size=2", "max_steps=1")
     plan = plan_of(tmp_path, *words, "eval_every=1", f"cluster.stacking={way}")
-    data = plan.task.load()
-    profile = rehearse(plan, data, sharing=1, num_steps=2, seconds=0)
-    counted = live_bytes(plan, data)
-    torch.set_num_threads(1)
-    with LiveBytes() as live:
-        train_simulated(plan, data, profile, lambda row: None)
-    assert live.most == pytest.approx(counted, rel=0.25)
+    counted, taken = counted_and_taken(plan, plan.task.load())
+    assert taken == pytest.approx(counted, rel=0.25)
 
 
 def test_the_trial_changes_no_random_number(tmp_path):
