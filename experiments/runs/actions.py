@@ -37,13 +37,17 @@ FILES = 0.1
 _SIZES = {"draw": 0.2, "baseline": 0.4, "choose": 0.6}
 """Runs that take as long as commands of `experiments.equal_tuning` which train nothing."""
 
+_WORKERS = "workers="
+
 
 class Action(Protocol):
     """One thing to be done."""
 
     @property
     def size(self) -> float:
-        """What it may take, beside others of its part: so many runs."""
+        """What it may take, beside others of its part: so many runs of one worker, or seconds in a
+        part whose commands all say how long they took.
+        """
         ...
 
     def lines(self) -> list[str]:
@@ -57,23 +61,32 @@ class Action(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """`python -m` with these arguments, the module first."""
+    """`python -m` with these arguments, the module first. `took_s`: how long it took before, where
+    that is known.
+    """
 
     arguments: tuple[str, ...]
+    took_s: float | None = None
 
     @property
     def size(self) -> float:
-        """The combinations of all values that its words name, and of the settings in its file."""
+        """The seconds that it took before, where they are known; else the combinations of all
+        values that its words name, and of the settings in its file, each as large as its workers
+        are many.
+        """
+        if self.took_s is not None:
+            return self.took_s
         module, *words = self.arguments
         if module != "experiments.equal_tuning" or not words:
-            return math.prod(1.0 + word.partition("=")[2].count(",") for word in words)
+            return math.prod(map(_num_runs, words))
         if words[0] != "run":
             return _SIZES.get(words[0], 1.0)
         given = dict(pairwise(words))
         nets, seeds = (len(given.get(name, "").split(",")) for name in ("--nets", "--seeds"))
         settings = [text for word in words if word.endswith(".yaml") for text in _settings(word)]
         num_runs = sum(1 if " net=" in text else nets for text in settings) or nets
-        return float(num_runs * seeds)
+        workers = (_num_runs(word) for word in words if word.startswith(_WORKERS))
+        return num_runs * seeds * math.prod(workers)
 
     def lines(self) -> list[str]:
         """The command as one line of a shell."""
@@ -82,6 +95,14 @@ class Command:
     def run(self) -> None:
         """Run the command and wait for its end; raises `Failure` if it fails."""
         SideBySide(commands=(self,), at_once=1).run()
+
+
+def _num_runs(word: str) -> float:
+    """How many values it names; of `workers=` their sum."""
+    values = word.partition("=")[2].split(",")
+    if word.startswith(_WORKERS) and all(value.isdecimal() for value in values):
+        return float(sum(map(int, values)))
+    return float(len(values))
 
 
 def _settings(file: str) -> list[str]:

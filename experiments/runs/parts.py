@@ -18,6 +18,9 @@ An action is one of
     unpack: FILE, to: FOLDER
     actions: [...]                      with at_once: NUMBER so many commands run side by side
 
+The first three may have a `took: DURATION` beside them, such as 40 s or 1 h 5 min: all commands of
+a part, or none. What is left of the part goes by these; without them, by how many runs there are.
+
 Overrides are written as on the command line, with spaces between them. `each: {KEY: [VALUE, ...]}`
 beside an action repeats it for every combination of values, each put in the place of {KEY}.
 """
@@ -49,6 +52,7 @@ _KEYS = {
     "unpack": {"to"},
 }
 """The kinds of actions, and what each needs besides."""
+_COMMANDS = ("sweep", "calibrate", "command")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,10 +68,7 @@ class StudyPart:
     def took_s(self) -> float | None:
         """The seconds that `took` begins with, such as "1 h 34 min for ..."; None for none."""
         words = _DURATION.match(self.took)
-        if words is None or not words[0]:
-            return None
-        hours, minutes, seconds = (float(word or 0) for word in words.groups())
-        return 3600 * hours + 60 * minutes + seconds
+        return None if words is None or not words[0] else _seconds(words)
 
 
 def load_parts(study: str) -> list[StudyPart]:
@@ -116,9 +117,22 @@ def _part(name: str, part: Mapping[str, Any]) -> StudyPart:
         actions = [a for action in part["actions"] for a in _actions(action, common, {})]
     except ValueError as error:
         raise ValueError(f"part {name} has {error}") from error
+    if len({command.took_s is None for command in _commands(actions)}) == 2:
+        raise ValueError(f"part {name} has took beside some of its commands: give it to all")
     return StudyPart(
         name=name, what=part["what"], took=str(part.get("took", "")), actions=tuple(actions)
     )
+
+
+def _commands(actions: list[Action]) -> Iterator[Command]:
+    for action in actions:
+        match action:
+            case Command():
+                yield action
+            case SideBySide():
+                yield from action.commands
+            case _:
+                pass
 
 
 def _actions(
@@ -158,19 +172,19 @@ def _group(
 def _action(action: Mapping[str, str], common: list[str]) -> Action:
     """That of one kind. Raises `ValueError` for a kind that there is not, or keys it has not."""
     kind = next(iter(set(action) & set(_KEYS)), None)
-    if kind is None or set(action) != {kind, *_KEYS[kind]}:
+    timed = {"took"} if kind in _COMMANDS else set[str]()
+    if kind is None or set(action) - timed != {kind, *_KEYS[kind]}:
         raise ValueError(f"no action of the keys {', '.join(action)}")
     if not all(isinstance(value, str) for value in action.values()):
         raise ValueError(f"an action of the keys {', '.join(action)}, of which one is no text")
     text = action[kind]
     match kind:
         case "sweep":
-            return Command(arguments=("experiments", "-m", *common, *text.split()))
+            words = ("experiments", "-m", *common, *text.split())
         case "calibrate":
-            overrides = (*common, *text.split())
-            return Command(arguments=("experiments.calibrate", *overrides, "--out", action["out"]))
+            words = ("experiments.calibrate", *common, *text.split(), "--out", action["out"])
         case "command":
-            return Command(arguments=tuple(text.split()))
+            words = tuple(text.split())
         case "copy":
             return Copy(source=text, to=action["to"])
         case "pack":
@@ -178,6 +192,20 @@ def _action(action: Mapping[str, str], common: list[str]) -> Action:
             return Pack(folders=folders, root=action["root"], archive=action["archive"])
         case _:
             return Unpack(archive=text, to=action["to"])
+    return Command(arguments=words, took_s=_took_s(action["took"]) if "took" in action else None)
+
+
+def _took_s(text: str) -> float:
+    """Raises `ValueError` for what is no duration, or none that one could wait for."""
+    words = _DURATION.fullmatch(text.strip())
+    if words is None or not (seconds := _seconds(words)):
+        raise ValueError(f"took: {text}, which is no duration such as 40 s or 1 h 5 min")
+    return seconds
+
+
+def _seconds(words: re.Match[str]) -> float:
+    hours, minutes, seconds = (float(word or 0) for word in words.groups())
+    return 3600 * hours + 60 * minutes + seconds
 
 
 def _filled(text: str, values: Mapping[str, str]) -> str:

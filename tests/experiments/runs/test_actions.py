@@ -124,5 +124,7 @@ def test_equal_tuning_is_as_large_as_the_runs_of_its_settings(settings, size, tm
         file.write_text(settings)
     words = ("--nets", "none,wan", "--seeds", "0,1,2", "--runs", "x", str(file), "task=a,b")
     run = Command(arguments=("experiments.equal_tuning", "run", *words))
+    more = Command(arguments=(*run.arguments, "workers=32"))
     draw = Command(arguments=("experiments.equal_tuning", "draw", "reference", "--trials", "6"))
     assert run.size == size > draw.size
+    assert more.size == 32 * size

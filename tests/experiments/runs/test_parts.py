@@ -49,7 +49,7 @@ def test_parts_are_the_commands_that_they_describe(written):
     first, second = load_parts("s")
     assert (first.name, first.what, first.took) == ("first", "Makes.", "1 min")
     assert (first.took_s, second.took_s) == (60, None)
-    assert [action.size for action in first.actions] == [2, 1, 1, 1, 1, 1]
+    assert [action.size for action in first.actions] == [2, 4, 1, 1, 1, 1]
     assert [action.size for action in second.actions] == [2 / 3]
     assert [line for action in first.actions for line in action.lines()] == [
         "python -m experiments -m experiment=e net=none algo=a,b x=1 y=2",
@@ -65,6 +65,18 @@ def test_parts_are_the_commands_that_they_describe(written):
     commands = tuple(Command(arguments=("module", page)) for page in ("p", "q"))
     assert second.actions == (SideBySide(commands=commands, at_once=3),)
     assert second.took == ""
+
+
+def test_commands_are_as_large_as_they_say_they_took(written):
+    written(
+        "parts:\n  p:\n    what: W.\n    actions:\n"
+        "    - {copy: a, to: b}\n"
+        "    - each: {far: [1 h 2 min], net: [lan, wan]}\n"
+        "      actions: [{sweep: 'net={net} seed=0,1', took: '{far}'}]\n"
+        "    - {at_once: 2, actions: [{command: m, took: 40 s}, {command: n, took: 5 min}]}\n"
+    )
+    (part,) = load_parts("s")
+    assert [action.size for action in part.actions] == [0.1, 3720, 3720, 170]
 
 
 def test_a_number_is_no_duration(written):
@@ -97,6 +109,18 @@ def test_a_name_that_there_is_not_is_told_with_those_there_are(written):
         ("parts: {p: {what: W., actions: [{shell: ls}]}}", "no action of the keys shell"),
         ("parts: {p: {what: W., actions: [{copy: a}]}}", "no action of the keys copy"),
         ("parts: {p: {what: W., actions: [{sweep: a, to: b}]}}", "no action of the keys"),
+        ("parts: {p: {what: W., actions: [{copy: a, to: b, took: 1 s}]}}", "no action of the keys"),
+        *(
+            (
+                f"parts: {{p: {{what: W., actions: [{{sweep: a, took: {took}}}]}}}}",
+                rf"p has took: {took}, which is no duration such as 40 s",
+            )
+            for took in ("fast", "0 s", "3 s or so")
+        ),
+        (
+            "parts: {p: {what: W., actions: [{sweep: a, took: 1 s}, {sweep: b}]}}",
+            "part p has took beside some of its commands",
+        ),
         ("parts: {p: {actions: []}}", "what"),
         ("parts: {p: {what: W., actions: [{sweep: '${words.a}'}]}}", "words.a"),
         ("no: parts", "parts"),
