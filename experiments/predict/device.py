@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -146,11 +147,12 @@ class Device:
         own = FOLDER / f"{name}.yaml"
         path = own if own.is_file() else Path(name)
         try:
-            values: dict[str, Any] = yaml.safe_load(path.read_text())
+            read = _packaged if path is own else _read
+            values = dict(read(path))
             figures = tuple(Figure(**figure) for figure in values.pop("figures", ()))
             shares = values.pop("shares", None)
             if shares is None:
-                shares = yaml.safe_load(SHARES.read_text())[path.stem]
+                shares = _packaged(SHARES)[path.stem]
             by_precision = {key: Shares(**entry) for key, entry in shares.items()}
             return cls(**values, figures=figures, shares=by_precision)
         except (OSError, yaml.YAMLError, AttributeError, TypeError, KeyError, ValueError) as error:
@@ -212,6 +214,14 @@ class Device:
             backward_s=float(done_s[-1]),
             bucket_ready_s=_ready_s(trace, buckets, done_s),
         )
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return yaml.safe_load(path.read_text())
+
+
+_packaged = cache(_read)
+"""Of a file that comes with relaxlab."""
 
 
 def known_devices() -> list[str]:

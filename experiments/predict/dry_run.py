@@ -23,7 +23,12 @@ from bagua_algos.engine.background import Background
 from bagua_algos.engine.bucket import Bucket, build_buckets
 from bagua_algos.engine.lane import CommunicationLane
 from experiments.plan.late_compiler import put_off_compiler
-from experiments.predict.memory_traffic import CodeShapes, MemoryTraffic, fused_step_bytes
+from experiments.predict.memory_traffic import (
+    CodeShapes,
+    MemoryTraffic,
+    NothingInPlace,
+    fused_step_bytes,
+)
 from netsim.timeline.timeline import Mark, Moment, Timeline, TimelineJob
 
 TIMEOUT_S = 60.0
@@ -81,7 +86,8 @@ class DryRun:
         self._round: Mark | None = None
         put_off_compiler()
         self._optimizer = make_optimizer([p for bucket in buckets for p in bucket.parameters])
-        self._optimizer.step()  # its state exists from now on
+        with NothingInPlace():
+            self._optimizer.step()  # its state exists from now on
         _count_from_0(self._optimizer)
         communicator = LoopbackCommunicator(len(timeline.time_s), self, nodes=nodes)
         self._lane: CommunicationLane | None = None

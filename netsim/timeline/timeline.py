@@ -150,6 +150,15 @@ class Timeline:
         """`[lanes, links]`: when all that was sent so far is off each link, for `go_on`."""
         return self._lanes.links_free_s
 
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether all workers are at the same time, between two steps, and nothing is on the links:
+        a step that comes again takes as long as it took then, where TCP's windows are the same.
+        """
+        now_s = float(self._now_s.max())
+        is_together = bool((self._now_s == now_s).all())
+        return is_together and bool((self._lanes.links_free_s <= now_s).all())
+
     def go_on(
         self, num_steps: int, time_s: Array | float, links_free_s: Array | None = None
     ) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -66,6 +67,7 @@ class Sent:
         for step in (self.early, *self.period):
             yield from step
 
+    @lru_cache(maxsize=256)  # noqa: B019
     def of_size(self, gradient_bytes: float, num_buckets: int) -> Sent:
         """The same for gradients of so many bytes, in so many buckets."""
         factor = gradient_bytes / self.num_bytes

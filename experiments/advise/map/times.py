@@ -133,14 +133,19 @@ def times_by(sent: Sent, job: Job, steps: Array, setting: Setting) -> Array:
 
 def _clock(timeline: Timeline, period: Sequence[Step], began_s: float) -> _Clock:
     """Of steps that repeat themselves on a timeline that is at `began_s`. Two periods are
-    simulated: what comes later is like the second.
+    simulated, of which the second is like all later ones; or one, if it leaves the timeline at rest
+    as it found it.
     """
     num_steps = len(period)
-    ends_s = _ends_s([*period] * 2, timeline) - began_s
+    found_at_rest = timeline.is_at_rest
+    first_s = _ends_s(period, timeline) - began_s
+    if found_at_rest and timeline.is_at_rest:
+        return _Clock(ends_s=first_s, num_steps=num_steps, period_s=float(first_s[-1]))
+    second_s = _ends_s(period, timeline) - began_s
     return _Clock(
-        ends_s=ends_s,
+        ends_s=np.append(first_s, second_s),
         num_steps=num_steps,
-        period_s=float(ends_s[-1] - ends_s[-1 - num_steps]),
+        period_s=float(second_s[-1] - first_s[-1]),
     )
 
 

@@ -1,10 +1,16 @@
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
 import torch
 
 from bagua_algos.compressors.minmax_uint8 import MinMaxUInt8
-from experiments.predict.memory_traffic import CodeShapes, MemoryTraffic, fused_step_bytes
+from experiments.predict.memory_traffic import (
+    CodeShapes,
+    MemoryTraffic,
+    NothingInPlace,
+    fused_step_bytes,
+)
 
 N = 1000
 CASES = {
@@ -67,3 +73,17 @@ def test_a_fused_optimizer_reads_and_writes_its_state(make, words):
     optimizer = make([used, unused], lr=0.1)
     optimizer.step()
     assert fused_step_bytes(optimizer) == 4 * N * words
+
+
+@pytest.mark.parametrize("name", ["Adam", "AdamW", "Adagrad", "RMSprop", "NAdam", "Adamax", "SGD"])
+def test_where_nothing_is_done_in_place_an_optimizer_has_its_state_all_the_same(name):
+    def stepped(context):
+        weights = torch.nn.Parameter(torch.empty(3, 4, device="meta"))
+        weights.grad = torch.empty_like(weights)
+        optimizer = getattr(torch.optim, name)([weights], lr=0.1)
+        with context:
+            optimizer.step()
+        state = optimizer.state[weights].items()
+        return {key: (x.shape, x.device) for key, x in state if x is not None}
+
+    assert stepped(NothingInPlace()) == stepped(nullcontext())

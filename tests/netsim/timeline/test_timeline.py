@@ -584,3 +584,16 @@ def test_what_a_sender_has_handed_over_is_still_on_its_link_when_training_is_tak
     assert after.time_s == pytest.approx(whole.time_s, rel=1e-12)
     elsewhere = timeline_of(2, replace(slow, nodes={"size": 1}), transport=transport)
     elsewhere.go_on(3, before.time_s, before.links_free_s)
+
+
+def test_at_rest_are_workers_at_one_time_with_nothing_on_their_links():
+    timeline = timeline_of(2)
+    run(timeline, "step_end", exchange(0.1, 2))
+    assert timeline.is_at_rest
+    timeline.begin_background()
+    timeline.on_operation(exchange(2, 2))
+    run(timeline, "step_end")
+    assert not timeline.is_at_rest  # at one time, but the links are in use
+    apart = timeline_of(compute=factors_of(1, 2, 1, 3))
+    apart.replay([])
+    assert not apart.is_at_rest
