@@ -19,10 +19,11 @@ class Context:
     """What an algorithm works on: the buckets of one model, its optimizer, the other workers, and
     its own state.
 
-    `step` counts the optimizer's steps, `backwards` the backward passes before this one in which
-    workers have met since the last step. `state` is what `Algorithm.init` returned; a checkpoint
-    holds it. An algorithm changes what `state` holds, and assigns to nothing here: every moment is
-    given a context of its own. `background` is there for an algorithm that `uses_background`.
+    `step` counts the optimizer's steps, and one for each backward pass by whose gradients another
+    optimizer has stepped; `backwards` the backward passes before this one in which workers have met
+    since the last step. `state` is what `Algorithm.init` returned; a checkpoint holds it. An
+    algorithm changes what `state` holds, and assigns to nothing here: every moment is given a
+    context of its own. `background` is there for an algorithm that `uses_background`.
     """
 
     buckets: Sequence[Bucket]

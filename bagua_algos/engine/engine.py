@@ -139,7 +139,6 @@ class Engine(Attached):
             optimizer=optimizer,
             background=self.dispatcher.background,
         )
-        self._overflowed = False
         self._find_unused = find_unused_parameters
         self._scaled = ScaledGradients.of(grad_scaler, buckets, optimizer)
         self._changes = ScriptChanges(model, optimizer, buckets)
@@ -377,7 +376,7 @@ class Engine(Attached):
             return
         self._changes.take_back_weights()
         self._act("on_step_end")
-        self._change_context(step=self.context.step + 1)
+        self._count_step()
         if self._observer is not None:
             self._observer.on_step_end()
         if self.listener is not None:

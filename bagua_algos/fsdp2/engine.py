@@ -268,7 +268,7 @@ class ShardedEngine(Attached):
 
     def _after_step(self) -> None:
         self._act("on_step_end")
-        self._change_context(step=self.context.step + 1)
+        self._count_step()
 
     def _act(self, moment: str) -> None:
         """Let the algorithm act between backward and forward, and wait for it."""
