@@ -218,6 +218,13 @@ class Algorithm:
     def on_backward_end(self, context: Context) -> None:
         """All gradients are final and all buckets have been launched; the optimizer is next."""
 
+    def on_left_out(self, context: Context) -> None:
+        """A gradient has overflowed on some worker, and all workers leave this step out: neither
+        `on_backward_end` nor `on_step_end` follows on this backward pass.
+
+        Not a collective call, and on the caller's thread; no lane has work.
+        """
+
     def on_step_begin(self, context: Context) -> None:
         """The optimizer's step begins, after all that the user did to the gradients."""
 

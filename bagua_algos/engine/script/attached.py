@@ -25,7 +25,7 @@ from bagua_algos.engine.script.loads import LoadedWeights
 from bagua_algos.engine.script.other_optimizers import OtherOptimizers
 from bagua_algos.engine.script.saves import saving_copies
 from bagua_algos.engine.script.uncleared import UnclearedGradients
-from bagua_algos.engine.script.unseen import UnseenChanges
+from bagua_algos.engine.script.unseen import NUM_STEPS, WHILE_IT_TRAVELS, UnseenChanges
 from bagua_algos.engine.script.weak_hook import nothing_came
 from bagua_algos.step_hooks import run_first
 
@@ -221,6 +221,22 @@ class Attached(ABC):
         self._changes.check_requires_grad()
         return self.backward.end()
 
+    def _end_pass(self) -> bool:
+        """Let the algorithm act on all gradients; returns whether an average replaces weights."""
+        replaces = self.algorithm.replaces_weights(self.context)
+        self._act("on_backward_end")
+        if replaces:
+            is_early = self.context.step < NUM_STEPS
+            self._changes.note_replaced(looks_at_values=is_early and self._holds_weights)
+        return replaces
+
+    def _check_replaced(self) -> None:
+        """A step begins: raise `ValueError` where a script has overwritten what an average has made
+        of the weights. After several backward passes these may be what the first has made of them.
+        """
+        if not self.context.backwards:
+            self._changes.check_replaced()
+
     def _note_met(self) -> None:
         """Workers have met in this backward pass, and all is written."""
         if self.algorithm.keeps_unsent or self.algorithm.takes_one_backward:
@@ -270,7 +286,7 @@ class Attached(ABC):
             getattr(self.algorithm, moment)(self.context)
             self._after_own_moment()
 
-        self._unseen = UnseenChanges()
+        self._unseen = UnseenChanges(WHILE_IT_TRAVELS)
         encodes_buckets = self.algorithm.depends_on_buckets and self.dispatcher.acts_on_gradients
         # FSDP2 gives a unit its gradients at once: nobody knows which have been there before.
         if encodes_buckets and self._sees_all_gradients:
