@@ -118,6 +118,10 @@ class Decentralized(Hierarchical):
         state.mixed = []
         state.num_backwards += 1
 
+    def on_left_out(self, context: Context) -> None:
+        """Nothing waits any more: the next average is of the weights as they are then."""
+        context.state.mixed = []
+
     def _mixing(self, context: Context, step: int) -> Mixing:
         num_parties = levels(context.communicator, self.hierarchical).num_parties
         topology = self.topology if num_parties > 1 else Complete()  # a node without others

@@ -16,7 +16,9 @@ class MinMaxUInt8(Compressor):
     """Eight bits an element, evenly spaced between the chunk's least and greatest (BAGUA, arXiv
     2107.01499).
 
-    A chunk with NaN or infinity decodes to NaN, so that divergence stays visible.
+    A chunk with NaN or infinity decodes to NaN, so that divergence stays visible. Levels are at
+    least 1e-7 / 255 apart, so one whose greatest and least differ by less than about 2e-10 is sent
+    as a constant: scale the loss where gradients are as small (docs/algorithms.md).
     """
 
     unbiased: ClassVar[bool] = False

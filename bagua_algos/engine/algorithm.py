@@ -19,10 +19,11 @@ class Context:
     """What an algorithm works on: the buckets of one model, its optimizer, the other workers, and
     its own state.
 
-    `step` counts the optimizer's steps, `backwards` the backward passes before this one in which
-    workers have met since the last step. `state` is what `Algorithm.init` returned; a checkpoint
-    holds it. An algorithm changes what `state` holds, and assigns to nothing here: every moment is
-    given a context of its own. `background` is there for an algorithm that `uses_background`.
+    `step` counts the optimizer's steps, and one for each backward pass by whose gradients another
+    optimizer has stepped; `backwards` the backward passes before this one in which workers have met
+    since the last step. `state` is what `Algorithm.init` returned; a checkpoint holds it. An
+    algorithm changes what `state` holds, and assigns to nothing here: every moment is given a
+    context of its own. `background` is there for an algorithm that `uses_background`.
     """
 
     buckets: Sequence[Bucket]
@@ -216,6 +217,13 @@ class Algorithm:
 
     def on_backward_end(self, context: Context) -> None:
         """All gradients are final and all buckets have been launched; the optimizer is next."""
+
+    def on_left_out(self, context: Context) -> None:
+        """A gradient has overflowed on some worker, and all workers leave this step out: neither
+        `on_backward_end` nor `on_step_end` follows on this backward pass.
+
+        Not a collective call, and on the caller's thread; no lane has work.
+        """
 
     def on_step_begin(self, context: Context) -> None:
         """The optimizer's step begins, after all that the user did to the gradients."""

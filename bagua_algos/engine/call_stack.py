@@ -5,6 +5,11 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from torch.optim import Optimizer
+
+_HOOKED_STEP = Optimizer.profile_hook_step(lambda _: None).__code__
+"""Of what torch puts around every optimizer's `step`, to run the hooks."""
+
 
 def running(function: Callable[..., Any]) -> FrameType | None:
     """The innermost call of `function`, a plain Python one, that this thread is within."""
@@ -12,6 +17,17 @@ def running(function: Callable[..., Any]) -> FrameType | None:
     while frame is not None and frame.f_code is not function.__code__:
         frame = frame.f_back
     return frame
+
+
+def is_within_own_step(optimizer: Optimizer) -> bool:
+    """Whether this step is part of another one of the same optimizer: where a class's `step` calls
+    `super().step()`, torch runs the hooks for each of the two.
+    """
+    num_steps, frame = 0, sys._getframe()
+    while frame is not None:
+        num_steps += frame.f_code is _HOOKED_STEP and frame.f_locals.get("self") is optimizer
+        frame = frame.f_back
+    return num_steps > 1
 
 
 def saving_by_torch() -> bool:

@@ -139,7 +139,6 @@ class Engine(Attached):
             optimizer=optimizer,
             background=self.dispatcher.background,
         )
-        self._overflowed = False
         self._find_unused = find_unused_parameters
         self._scaled = ScaledGradients.of(grad_scaler, buckets, optimizer)
         self._changes = ScriptChanges(model, optimizer, buckets)
@@ -342,6 +341,7 @@ class Engine(Attached):
             self._overflowed = self._scaled.unscale_(average_)
             if self._overflowed:
                 self._accumulation.note_step()  # which the scaler leaves out
+                self.algorithm.on_left_out(self.context)
                 tell_left_out(self._observer)
                 return
             for bucket in self.context.buckets:
@@ -349,7 +349,7 @@ class Engine(Attached):
         if self._observer is not None:
             self._observer.on_backward_end()
         self.dispatcher.wait_exposed()
-        self._act("on_backward_end")
+        self._end_pass()
         if self._observer is not None:
             self._observer.on_synchronized()
         if self._scaled is not None:
@@ -368,6 +368,7 @@ class Engine(Attached):
                 self._changes.refuse_gradient(self.backward.foreign_gradient())
         if self._remembers:
             check_scaler_is_known(self._scaled)
+        self._check_replaced()
         self._changes.take_back_weights()
         if not self._overflowed:
             self._act_where_step_begins()
@@ -377,7 +378,7 @@ class Engine(Attached):
             return
         self._changes.take_back_weights()
         self._act("on_step_end")
-        self._change_context(step=self.context.step + 1)
+        self._count_step()
         if self._observer is not None:
             self._observer.on_step_end()
         if self.listener is not None:

@@ -56,6 +56,7 @@ from bagua_algos.fsdp2.consensus import averaged
 from bagua_algos.fsdp2.optimizer import of_shards
 from bagua_algos.fsdp2.shards import (
     Unit,
+    count_change_of_gathered,
     is_distributed,
     local,
     reshard,
@@ -251,7 +252,8 @@ class ShardedEngine(Attached):
         if left_out:
             self._check_are_the_models(left_out)
         self.dispatcher.wait_exposed()
-        self._act("on_backward_end")
+        if self._end_pass():
+            count_change_of_gathered(self.model)
         self._note_met()
 
     def _begin_step(self) -> None:
@@ -260,6 +262,7 @@ class ShardedEngine(Attached):
             check_gradients(self._buckets)
         if self._remembers:
             check_no_scaler()
+        self._check_replaced()
         self._act_where_step_begins()
 
     def _check_are_the_models(self, parameters: Sequence[nn.Parameter]) -> None:
@@ -268,7 +271,7 @@ class ShardedEngine(Attached):
 
     def _after_step(self) -> None:
         self._act("on_step_end")
-        self._change_context(step=self.context.step + 1)
+        self._count_step()
 
     def _act(self, moment: str) -> None:
         """Let the algorithm act between backward and forward, and wait for it."""

@@ -142,6 +142,17 @@ def reshard(model: nn.Module) -> None:
             module.reshard()
 
 
+def count_change_of_gathered(model: nn.Module) -> None:
+    """Have torch count a change of all gathered weights: a backward pass through a graph that they
+    are saved for, which would gather new ones, is refused.
+    """
+    for group in _private_groups(model):
+        for parameter in getattr(group, "fsdp_params", ()):
+            gathered = getattr(parameter, "_unsharded_param", None)
+            if gathered is not None:
+                torch.autograd.graph.increment_version(gathered)
+
+
 def synchronize_gradients(model: nn.Module, *, enabled: bool) -> None:
     """Have the next backward passes reduce gradients over the shards, or only accumulate them."""
     cast(FSDPModule, model).set_requires_gradient_sync(enabled)

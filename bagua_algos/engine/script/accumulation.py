@@ -25,6 +25,7 @@ class Accumulation:
         self._is_needed = is_needed
         self._gradients = _Gradients.NONE
         self._has_met = False
+        self._is_counted, self._is_others = True, False
 
     @property
     def is_step_next(self) -> bool:
@@ -41,6 +42,24 @@ class Accumulation:
     def note_synchronized(self) -> None:
         """A backward pass outside of `no_sync` has ended."""
         self._gradients, self._has_met, self.has_acted = _Gradients.SYNCHRONIZED, True, False
+
+    def begin_pass(self) -> bool:
+        """A backward pass begins in which workers meet: returns whether they have met in another
+        one since the last step of any optimizer.
+        """
+        is_further = self._has_met and not self._is_counted
+        self._is_counted = False
+        return is_further
+
+    def is_new_step(self, *, is_others: bool) -> bool:
+        """The distributed optimizer has taken a step, or another one, by gradients in which workers
+        have met: returns whether it is to be counted. Of all that steps after one pass, only one is
+        where another optimizer is among them.
+        """
+        is_new = not self._is_counted or not (is_others or self._is_others)
+        if is_new:
+            self._is_counted, self._is_others = True, is_others
+        return is_new
 
     def check_step(self) -> bool:
         """A step begins: returns whether there was any backward pass since the last one.

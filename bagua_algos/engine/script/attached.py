@@ -1,7 +1,6 @@
 """What engines of plain and of sharded models share: state, hooks of the optimizer, the end."""
 
 import copy
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -16,7 +15,7 @@ from torch.utils.hooks import RemovableHandle
 from bagua_algos.checkpoint import check_belongs, checked
 from bagua_algos.engine.algorithm import Algorithm, Context
 from bagua_algos.engine.backward import BackwardTracker
-from bagua_algos.engine.call_stack import saving_by_torch
+from bagua_algos.engine.call_stack import is_within_own_step, saving_by_torch
 from bagua_algos.engine.dispatcher import Dispatcher
 from bagua_algos.engine.script.accumulation import Accumulation
 from bagua_algos.engine.script.changes import ScriptChanges
@@ -26,12 +25,9 @@ from bagua_algos.engine.script.loads import LoadedWeights
 from bagua_algos.engine.script.other_optimizers import OtherOptimizers
 from bagua_algos.engine.script.saves import saving_copies
 from bagua_algos.engine.script.uncleared import UnclearedGradients
-from bagua_algos.engine.script.unseen import UnseenChanges
+from bagua_algos.engine.script.unseen import NUM_STEPS, WHILE_IT_TRAVELS, UnseenChanges
 from bagua_algos.engine.script.weak_hook import nothing_came
 from bagua_algos.step_hooks import run_first
-
-_HOOKED_STEP = Optimizer.profile_hook_step(lambda _: None).__code__
-"""Of what torch puts around every optimizer's `step`, to run the hooks."""
 
 
 class Attached(ABC):
@@ -56,6 +52,8 @@ class Attached(ABC):
     """Whether a step has begun and no backward pass has ended since. The optimizer's step does not
     end it: what travels since then may still replace the weights.
     """
+    _overflowed: bool = False
+    """Whether the last backward pass has: its step is left out, on all workers."""
     _is_consensus: bool = False
     _sees_all_gradients: bool = True
     """Whether all processes find the same values of averaged gradients, and so decide the same."""
@@ -197,7 +195,7 @@ class Attached(ABC):
                 f"{type(algorithm).__name__} takes every backward pass for a step: let those "
                 "of all micro-batches but the last run within model.no_sync()"
             )
-        backwards = self.context.backwards + 1 if is_step_next else 0
+        backwards = self.context.backwards + 1 if self._accumulation.begin_pass() else 0
         if backwards != self.context.backwards:
             self._change_context(backwards=backwards)
         if self._has_begun and self.algorithm.replaces_weights(self.context):
@@ -222,6 +220,22 @@ class Attached(ABC):
         self._accumulation.note_synchronized()
         self._changes.check_requires_grad()
         return self.backward.end()
+
+    def _end_pass(self) -> bool:
+        """Let the algorithm act on all gradients; returns whether an average replaces weights."""
+        replaces = self.algorithm.replaces_weights(self.context)
+        self._act("on_backward_end")
+        if replaces:
+            is_early = self.context.step < NUM_STEPS
+            self._changes.note_replaced(looks_at_values=is_early and self._holds_weights)
+        return replaces
+
+    def _check_replaced(self) -> None:
+        """A step begins: raise `ValueError` where a script has overwritten what an average has made
+        of the weights. After several backward passes these may be what the first has made of them.
+        """
+        if not self.context.backwards:
+            self._changes.check_replaced()
 
     def _note_met(self) -> None:
         """Workers have met in this backward pass, and all is written."""
@@ -272,7 +286,7 @@ class Attached(ABC):
             getattr(self.algorithm, moment)(self.context)
             self._after_own_moment()
 
-        self._unseen = UnseenChanges()
+        self._unseen = UnseenChanges(WHILE_IT_TRAVELS)
         encodes_buckets = self.algorithm.depends_on_buckets and self.dispatcher.acts_on_gradients
         # FSDP2 gives a unit its gradients at once: nobody knows which have been there before.
         if encodes_buckets and self._sees_all_gradients:
@@ -304,7 +318,7 @@ class Attached(ABC):
     def _before_step(
         self, optimizer: Optimizer, args: tuple, kwargs: dict[str, Any]
     ) -> tuple[tuple, dict[str, Any]] | None:
-        if _is_inner(optimizer) or saving_by_torch():
+        if is_within_own_step(optimizer) or saving_by_torch():
             return None
         self._refuse_within_consensus()
         self._changes.check_optimizer()
@@ -323,7 +337,7 @@ class Attached(ABC):
             )
 
     def _end_step(self, optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
-        if not _is_inner(optimizer) and not saving_by_torch():
+        if not is_within_own_step(optimizer) and not saving_by_torch():
             self._closure.after_step()
             self._accumulation.note_step()
             self._after_step()
@@ -348,11 +362,19 @@ class Attached(ABC):
             self._changes.refuse_gradient(elsewhere)
 
     def _note_other_step(self, parameters: list[nn.Parameter]) -> None:
-        """Another optimizer, of these, has taken its step."""
+        """Another optimizer, of these among others, has taken its step."""
+        if saving_by_torch():
+            return
         if self.algorithm.keeps_unsent:
             self.backward.note_used(parameters)
         if self._uncleared is not None:
             self._uncleared.note_used(parameters)
+        if not self._overflowed and any(p.grad is not None for p in parameters):
+            self._count_step(is_others=True)
+
+    def _count_step(self, *, is_others: bool = False) -> None:
+        if self._accumulation.is_new_step(is_others=is_others):
+            self._change_context(step=self.context.step + 1)
 
     def _on_load(self) -> None:
         """A part of the model is about to load weights; those of the consensus go away anyway."""
@@ -375,14 +397,3 @@ class Attached(ABC):
     @abstractmethod
     def _identity(self) -> dict[str, Any]:
         """What a state belongs to, in words for errors."""
-
-
-def _is_inner(optimizer: Optimizer) -> bool:
-    """Whether this step is part of another one of the same optimizer: where a class's `step` calls
-    `super().step()`, torch runs the hooks for each of the two.
-    """
-    num_steps, frame = 0, sys._getframe()
-    while frame is not None:
-        num_steps += frame.f_code is _HOOKED_STEP and frame.f_locals.get("self") is optimizer
-        frame = frame.f_back
-    return num_steps > 1

@@ -30,7 +30,7 @@ class OtherOptimizers:
         check_gradients: is given those parameters of each other optimizer that are in buckets, if
             any, when their gradients are there: before its step, or after one by a closure. And
             whether another pass has begun since its last step, `is_pass_new`. May raise.
-        after_step: is given the parameters of each other optimizer, after its step.
+        after_step: is given the same parameters of each other optimizer, after its step.
     """
 
     def __init__(
@@ -84,13 +84,16 @@ class OtherOptimizers:
             if has_closure:
                 self._check(optimizer, parameters)
             self._passes_before[optimizer] = self._num_passes()
-            self._after_step(parameters)
+            self._after_step(self._own(parameters))
 
     def _check(self, optimizer: Optimizer, parameters: Iterable[nn.Parameter]) -> None:
-        own = [parameter for parameter in parameters if parameter in self._distributed]
+        own = self._own(parameters)
         if own:
             is_pass_new = self._num_passes() != self._passes_before.get(optimizer, 0)
             self._check_gradients(own, is_pass_new=is_pass_new)
+
+    def _own(self, parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
+        return [parameter for parameter in parameters if parameter in self._distributed]
 
     def _refuse_unheard(self, parameters: Iterable[nn.Parameter]) -> None:
         own = set(self._model.parameters()) | self._distributed

@@ -1,3 +1,4 @@
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -121,6 +122,55 @@ def test_weights_travel_before_backward_and_change_after_it():
     assert [operation.name for operation in recorder.operations] == ["exchange", "exchange"]
     ring = torch.tensor([4 / 3, 1, 2, 5 / 3])[:, None]
     torch.testing.assert_close(weights, ring.expand_as(weights))
+    engine.close()
+
+
+@pytest.mark.parametrize("num_forwards", [1, 2])
+@pytest.mark.parametrize("is_local", [False, True])
+def test_another_pass_through_a_graph_of_before_the_average_is_refused(num_forwards, is_local):
+    """It would take its gradients with other weights. All but the last may be within no_sync."""
+    communicator = StackedCommunicator(4)
+    model = on_worker_axis(make_model(), communicator)
+    optimizer = make_optimizer(model)
+    engine = Engine(model, optimizer, Decentralized(), communicator)
+    for step in range(3):
+        x_wb = torch.stack([batch(step, rank)[0] for rank in range(4)])
+        outputs = [model(x_wb) for _ in range(num_forwards)]
+        both = outputs[0].sum(), outputs[-1].square().sum()
+        optimizer.zero_grad()
+        parameters = list(model.parameters())
+        expected = torch.autograd.grad(sum(both), parameters, retain_graph=True)
+        with engine.no_sync() if is_local else nullcontext():
+            both[0].backward(retain_graph=num_forwards == 1)
+        if not is_local:
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                both[1].backward()
+            break
+        both[1].backward()
+        for parameter, gradient in zip(parameters, expected, strict=True):
+            torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-4)
+        optimizer.step()
+    engine.close()
+
+
+def test_weights_that_are_loaded_after_an_overflow_are_those_that_travel_next():
+    communicator = StackedCommunicator(2)
+    model = on_worker_axis(make_model(), communicator)
+    optimizer = make_optimizer(model)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    engine = Engine(model, optimizer, Decentralized(), communicator, grad_scaler=scaler)
+    for factor in (1.0, float("inf"), 1.0):
+        with torch.no_grad():
+            for worker, weights in enumerate(engine.context.buckets[0].weights):
+                weights.fill_(worker + factor if factor == 1 else 7)
+        optimizer.zero_grad()
+        x_wb = torch.stack([batch(0, rank)[0] for rank in range(2)])
+        scaler.scale(factor * model(x_wb).sum()).backward()
+        expected = 1.5 if factor == 1 else torch.tensor([[7.0], [7.0]])
+        assert engine.context.buckets[0].weights.eq(expected).all()
+        scaler.step(optimizer)
+        scaler.update()
+    assert engine.context.state.num_backwards == 2
     engine.close()
 
 

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict
 
-from bagua_algos.engine.call_stack import running, saving_by_torch
+from bagua_algos.engine.call_stack import is_within_own_step, running, saving_by_torch
 
 
 def itself(depth=0):
@@ -31,6 +31,20 @@ def test_a_call_that_the_thread_is_not_within_is_none():
     assert elsewhere() is None
     of_another, own = around()
     assert of_another is None and own is not None and own.f_code is around.__code__
+
+
+class Twice(torch.optim.SGD):
+    def step(self, closure=None):
+        return super().step(closure)
+
+
+def test_a_step_that_its_own_class_calls_is_within_another():
+    within = []
+    for make in (torch.optim.SGD, Twice):
+        optimizer = make(nn.Linear(2, 1).parameters(), lr=0.1)
+        optimizer.register_step_pre_hook(lambda own, *_: within.append(is_within_own_step(own)))
+        optimizer.step()
+    assert within == [False, False, True]
 
 
 def test_only_a_step_by_which_torch_makes_a_state_to_save_is_none():

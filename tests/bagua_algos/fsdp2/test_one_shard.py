@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import bagua_algos
-from bagua_algos import Algorithm, AllReduce, LocalSGD
+from bagua_algos import Algorithm, AllReduce, Decentralized, LocalSGD
 from bagua_algos.distribute import _engine
 
 
@@ -154,4 +154,31 @@ def test_an_algorithm_sees_the_state_of_each_shard(sharding):
     for shard in shards:
         assert own.state[shard]["momentum_buffer"].equal(shard.grad)
     assert [group["lr"] for group in own.param_groups[:1]] == [0.1]
+    bagua_algos.release(model)
+
+
+@pytest.mark.parametrize("num_forwards", [1, 2])
+def test_another_pass_through_a_graph_of_before_an_average_is_refused(sharded, num_forwards):
+    model, optimizer = distribute(sharded, Decentralized())
+    for _ in range(2):
+        backward(model)
+        optimizer.step()
+    outputs = [model(torch.ones(2, 3, requires_grad=True)) for _ in range(num_forwards)]
+    outputs[0].sum().backward(retain_graph=num_forwards == 1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        outputs[-1].square().sum().backward()
+
+
+def test_weights_that_are_put_back_after_an_average_are_refused(sharded):
+    model, optimizer = distribute(sharded, Decentralized())
+    kept = [p.detach().clone() for p in model.parameters()]
+    for _ in range(2):
+        backward(model)
+        optimizer.step()
+    backward(model)
+    with torch.no_grad():
+        for parameter, weights in zip(model.parameters(), kept, strict=True):
+            parameter.copy_(weights)
+    with pytest.raises(ValueError, match=r"^'0\.weight' .* was changed between backward\(\) and"):
+        optimizer.step()
     bagua_algos.release(model)

@@ -47,6 +47,32 @@ def test_an_algorithm_acts_once_where_a_step_begins(note):
     assert not accumulation.has_acted
 
 
+OWN, OTHERS = False, True
+
+
+@pytest.mark.parametrize(
+    ("steps", "counted"),
+    [
+        ([OWN], 1),
+        ([OTHERS], 1),
+        ([OWN, OWN], 2),
+        ([OTHERS, OTHERS], 1),
+        ([OWN, OTHERS], 1),
+        ([OTHERS, OWN, OTHERS], 1),
+    ],
+)
+def test_what_other_optimizers_take_beside_it_is_one_step_a_pass(steps, counted):
+    accumulation = Accumulation(is_needed=True)
+    assert not accumulation.is_new_step(is_others=True), "of no pass"
+    for _ in range(2):
+        assert not accumulation.begin_pass(), "of another step"
+        accumulation.note_synchronized()
+        assert accumulation.begin_pass(), "of the same step"
+        accumulation.note_synchronized()
+        is_new = [accumulation.is_new_step(is_others=is_others) for is_others in steps]
+        assert is_new == [number < counted for number in range(len(steps))]
+
+
 def test_the_first_gradient_of_one_worker_after_a_meeting_is_told():
     accumulation = Accumulation(is_needed=True)
     assert [accumulation.note_local() for _ in range(2)] == [False, False]

@@ -8,13 +8,16 @@ import torch
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
-from bagua_algos import AllReduce, LocalSGD, TopK
+from bagua_algos import AllReduce, CompressedAllReduce, LocalSGD, PowerSGD, TopK
 from bagua_algos.communication.stacked import StackedCommunicator
+from bagua_algos.compressors import QSGD
 from bagua_algos.engine.engine import Engine
 from bagua_algos.engine.script import other_optimizers
 from tests.bagua_algos.engine.script.test_attached import backward, give_own_gradients
 from tests.bagua_algos.engine.script.test_changes import sgd
 from tests.bagua_algos.engine.test_engine import engine_of, layers
+
+CODED = CompressedAllReduce(compressor=QSGD(bits=4))
 
 
 def optimizers_of(model: nn.Module) -> tuple[Engine, torch.optim.SGD, torch.optim.SGD]:
@@ -73,6 +76,69 @@ def test_another_optimizer_takes_its_step_by_a_closure():
     other.step(lambda: backward(model))
     with engine.no_sync(), pytest.raises(ValueError, match=r"all accumulated within no_sync\(\)"):
         other.step(lambda: backward(model))
+    engine.close()
+
+
+class Around(torch.optim.Optimizer):
+    """Steps another optimizer, by a method of its own, as sharpness-aware minimization does."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        super().__init__([p for group in inner.param_groups for p in group["params"]], {})
+        self.inner = inner
+
+    def second_step(self) -> None:
+        self.inner.step()
+
+
+STEPS_COUNT = [PowerSGD(rank=1, warmup_steps=2), TopK(ratio=0.1, warmup_steps=2), CODED]
+
+
+@pytest.mark.parametrize("algorithm", STEPS_COUNT, ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("way", ["another", "within", "in turn", "of layers"])
+def test_the_steps_of_another_optimizer_count(algorithm, way):
+    """Warm-ups end by them, and random numbers are those of the next step: weights are those that
+    the distributed optimizer would have made.
+    """
+    plain, model = layers(3, 4, 5), layers(3, 4, 5)
+    optimizer, other = sgd(*model.parameters()), sgd(*model.parameters())
+    around = Around(other)
+    first, last = (sgd(*layer.parameters()) for layer in model)
+    distributed, even, odd = {
+        "another": (optimizer, [other.step], [other.step]),
+        "within": (around, [around.second_step], [around.second_step]),
+        "in turn": (optimizer, [optimizer.step], [other.step]),
+        "of layers": (first, [first.step, last.step], [last.step, first.step]),
+    }[way]
+    alone, plain_optimizer = engine_of(plain, algorithm)
+    engine = Engine(model, distributed, algorithm, StackedCommunicator(1))
+    for number in range(6):
+        for one, steps in ((plain, [plain_optimizer.step]), (model, odd if number % 2 else even)):
+            one.zero_grad()
+            backward(one)
+            for step in steps:
+                step()
+        assert engine.context.step == number + 1
+    assert all(map(torch.equal, model.parameters(), plain.parameters()))
+    engine.close()
+    alone.close()
+
+
+def test_no_step_is_counted_that_overflows_or_has_no_gradient_or_saves():
+    model = layers(3, 4, 5)
+    optimizer, other = (torch.optim.SGD(p.parameters(), lr=0.1, fused=True) for p in model)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    engine = Engine(model, optimizer, AllReduce(), StackedCommunicator(1), grad_scaler=scaler)
+    for factor, num_steps in ((float("inf"), 0), (1.0, 1)):
+        model.zero_grad()
+        scaler.scale(factor * model(torch.ones(2, 3)).sum()).backward()
+        scaler.step(other)
+        scaler.update()
+        assert engine.context.step == num_steps
+    backward(model)
+    model.zero_grad()
+    get_optimizer_state_dict(model[1], other)
+    other.step()
+    assert engine.context.step == 1
     engine.close()
 
 
