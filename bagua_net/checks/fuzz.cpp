@@ -1,6 +1,7 @@
 // Broken handshakes and headers by the hundred thousand: `fuzz CASES [SEED]`. Every case changes
 // valid bytes somewhere. The checks of wire.h are called for all of them; every 64th goes through
 // a real listener, and every 64th through a real connection, over sockets of this process.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <random>
@@ -48,6 +49,20 @@ void check_header(const ChunkHeader& header) {
   require(header.offset + header.length >= header.offset, "a sum overflowed");
   require(header.offset + header.length <= header.total, "a chunk leaves its message");
   require(header.total <= kLargestMessage, "a message is too large");
+}
+
+// Against a flag for each byte.
+void check_claims(Fuzzer& fuzzer) {
+  Claims claims;
+  std::array<bool, kSize> taken{};
+  for (uint64_t left = fuzzer.below(64); left > 0; --left) {
+    const uint64_t begin = fuzzer.below(kSize);
+    const uint64_t end = begin + 1 + fuzzer.below(std::min<uint64_t>(kSize - begin, 32));
+    const auto first = taken.begin() + begin, last = taken.begin() + end;
+    const bool is_free = std::none_of(first, last, [](bool byte) { return byte; });
+    require(claims.take(begin, end) == is_free, "a byte was taken twice, or refused though free");
+    if (is_free) std::fill(first, last, true);
+  }
 }
 
 std::pair<Fd, Fd> socket_pair() {
@@ -135,6 +150,7 @@ int main(int argc, char** argv) {
     check_header(fuzzer.spoilt(ChunkHeader{kChunkMagic, kData, 0, kSize, 0, kSize}));
     const Hello hello = fuzzer.spoilt(Hello{kHelloMagic, 0, 4, secret, secret});
     if (is_hello(hello, secret)) require(hello.index < hello.num_streams, "an index too large");
+    if (i % kWhole == 1) check_claims(fuzzer);
     if (i % kWhole == 0) listener.feed(fuzzer);
     if (i % kWhole == kWhole / 2) feed_connection(fuzzer);
   }

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <vector>
 
+#include "claims.h"
 #include "reactor.h"
 #include "settings.h"
 
@@ -26,6 +27,7 @@ struct Request {
   uint64_t claimed = 0;  // bytes of it that streams have taken
   uint64_t moved = 0;    // bytes of it that streams are done with
   uint64_t parts = 0;    // static split: bit i is set once stream i has its part
+  Claims claims;         // of a receive: where those bytes are
 };
 
 // One TCP connection of several. Its reactor calls it; what others touch says so.

@@ -81,8 +81,8 @@ ReceiveConnection::Place ReceiveConnection::place_locked(ReceiveStream& stream) 
     fail_locked(ncclRemoteError, "two chunks disagree about the size of their message");
     return Place::kFailed;
   }
-  if (header.length > header.total - request->claimed) {
-    fail_locked(ncclRemoteError, "more chunks than their message has bytes");
+  if (!request->claims.take(header.offset, header.offset + header.length)) {
+    fail_locked(ncclRemoteError, "two chunks have the same bytes of their message");
     return Place::kFailed;
   }
   request->total = header.total;

@@ -148,6 +148,9 @@ BROKEN = {
     "nothing of something": [header(0, 100, 0, 0)],
     "another size": [header(0, 100, 0, 50) + bytes(50) + header(0, 101, 50, 51)],
     "twice the same": [header(0, 100, 0, 60) + bytes(60) + header(0, 100, 0, 60)],
+    "the first half twice": [2 * (header(0, 100, 0, 50) + bytes(50))],
+    "bytes of what came": [header(0, 99, 33, 66) + bytes(66) + header(0, 99, 1, 33) + bytes(33)],
+    "within what came": [header(0, 99, 0, 90) + bytes(90) + header(0, 99, 40, 9) + bytes(9)],
     "no kind": [header(0, 100, 0, 100, kind=3)],
     "a ping with a load": [header(0, 0, 0, 5, kind=PING)],
     "garbage": [bytes(40)],
@@ -176,6 +179,23 @@ def test_a_broken_sender_fails_the_receive(name, make_plugin):
         assert space.raw[100:] == b"\xaa" * 900
         with pytest.raises(PluginError):
             plugin.irecv(receiver, space)
+    plugin.close("receive", receiver)
+    plugin.close("listen", listener)
+
+
+def test_the_chunks_of_a_message_come_in_any_order(make_plugin):
+    plugin = make_plugin()
+    handle, listener = plugin.listen()
+    with socket.create_connection(address_of(handle)) as sender:
+        sender.sendall(hello(handle))
+        receiver = plugin.accept(listener)
+        data, space = text(70).raw, room(70)
+        request = plugin.irecv(receiver, space)
+        for offset in (30, 10, 20, 60, 0, 50, 40):  # new ones, and beside one, the other, both
+            assert plugin.test(request) is None
+            sender.sendall(header(0, 70, offset, 10) + data[offset : offset + 10])
+        assert plugin.wait(request) == 70
+        assert space.raw == data
     plugin.close("receive", receiver)
     plugin.close("listen", listener)
 
