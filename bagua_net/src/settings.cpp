@@ -25,6 +25,7 @@ double number(const char* name, double least, double most, double otherwise) {
   const double value = std::strtod(text, &end);
   if (*end != '\0' || !(value >= least && value <= most)) {
     std::ostringstream sentence;
+    sentence.precision(10);
     sentence << name << " must be " << least << " to " << most << ", not '" << text << "'.";
     throw std::invalid_argument(sentence.str());
   }
