@@ -33,7 +33,8 @@ struct Request {
 // One TCP connection of several. Its reactor calls it; what others touch says so.
 class Stream : public Pollable {
  public:
-  Stream(Connection& connection, int index, Fd fd, Reactor& reactor);
+  Stream(Connection& connection, int index, Fd fd, Reactor& reactor,
+         std::chrono::milliseconds peer_timeout);
 
   void on_tick(Clock::time_point now, bool was_away) final;
   const Fd& fd() const { return fd_; }
@@ -51,6 +52,7 @@ class Stream : public Pollable {
   const int index_;
   Fd fd_;
   Reactor& reactor_;
+  std::chrono::milliseconds peer_timeout_;  // by which it will judge us
   Clock::time_point heard_at_, spoke_at_;
   bool is_live_ = true;  // guarded by the connection's mutex
 };

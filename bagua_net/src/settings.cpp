@@ -67,7 +67,8 @@ Settings read_settings() {
   }
   settings.chunk_bytes = kilobytes("BAGUA_NET_CHUNK_KB");
   settings.unsent_bytes = kilobytes("BAGUA_NET_UNSENT_KB");
-  const double timeout_s = number("BAGUA_NET_TIMEOUT_S", 0.1, 86'400, 30);
+  const double timeout_s =
+      number("BAGUA_NET_TIMEOUT_S", kLeastTimeoutMs / 1e3, kMostTimeoutMs / 1e3, 30);
   settings.timeout = std::chrono::milliseconds(std::lround(1000 * timeout_s));
   settings.threads = whole("BAGUA_NET_THREADS", 1, 64, default_threads());
   return settings;

@@ -269,7 +269,7 @@ def test_ipv6(make_plugin, connect, monkeypatch):
     assert data.raw == space.raw
 
 
-@pytest.mark.parametrize("handle", [bytes(128), b"\xff" * 128])
+@pytest.mark.parametrize("handle", [bytes(128), b"\xff" * 128, b"BGN1" + bytes(124)])
 def test_foreign_handles_are_refused(handle, make_plugin):
     with pytest.raises(PluginError) as refused:
         make_plugin().connect(handle)
