@@ -1,11 +1,11 @@
-"""What settings must be, where Python would take anything: whole numbers, true or false, and
-objects of some kind.
+"""What settings must be, where Python would take anything: whole numbers, numbers, true or false,
+and objects of some kind.
 """
 
 from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
 from inspect import isroutine
-from numbers import Integral
+from numbers import Integral, Real
 
 _PARTS = {
     "compressor": ("MinMaxUInt8()", ("wire_bytes", "compress", "decompress")),
@@ -15,10 +15,22 @@ _PARTS = {
 """Fields of algorithms that are objects: an example, and the methods that they have."""
 
 
-def check_whole(name: str, value: object, *, least: int) -> None:
-    """Raise `ValueError` unless the `value` of `name` is a whole number of at least `least`."""
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
-        raise ValueError(f"{name} must be a whole number of at least {least}, got {value}")
+def check_whole(name: str, value: object, *, least: int, most: int | None = None) -> None:
+    """Raise `ValueError` unless the `value` of `name` is a whole number from `least` to `most`."""
+    if (
+        not isinstance(value, Integral)
+        or isinstance(value, bool)
+        or value < least
+        or (most is not None and not value <= most)
+    ):
+        bounds = f"of at least {least}" if most is None else f"in {least}..{most}"
+        raise ValueError(f"{name} must be a whole number {bounds}, got {value}")
+
+
+def check_number(name: str, value: object) -> None:
+    """Raise `ValueError` unless the `value` of `name` is a number; NaN is none, infinity is one."""
+    if not isinstance(value, Real) or isinstance(value, bool) or value != value:
+        raise ValueError(f"{name} must be a number, got {value!r}")
 
 
 def check_flag(name: str, value: object) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bagua_algos.settings import check_flags
+from bagua_algos.settings import check_flags, check_number, check_whole
 
 Indices = NDArray[np.int64]
 
@@ -43,10 +43,9 @@ class Balance:
 
     def __post_init__(self) -> None:
         check_flags(self)
-        if self.num_workers < 1:
-            raise ValueError(f"there must be at least 1 worker, got {self.num_workers}")
-        if self.seed < 0:
-            raise ValueError(f"seed must be at least 0, got {self.seed}")
+        check_whole("num_workers", self.num_workers, least=1)
+        check_whole("seed", self.seed, least=0)
+        check_number("random_level", self.random_level)
         if not 0 <= self.random_level <= 1:
             raise ValueError(f"random_level must be in [0, 1], got {self.random_level}")
         if self.random_level and not self.shuffle:

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, Sampler
 from bagua_algos.communication.process_group import ProcessGroupCommunicator
 from bagua_algos.data.balance import Balance, Indices
 from bagua_algos.data.complexity import Complexity, column, digest
-from bagua_algos.settings import check_flag
+from bagua_algos.settings import check_flag, check_number, check_whole
 
 
 class Order(TypedDict, total=False):
@@ -37,10 +37,10 @@ class _BalancedSampler(Sampler[Any]):
         communicator = None
         if num_replicas is None or rank is None:
             communicator = _default_workers()
-            num_replicas = num_replicas or communicator.world_size
+            num_replicas = communicator.world_size if num_replicas is None else num_replicas
             rank = communicator.ranks[0] if rank is None else rank
-        if not 0 <= rank < num_replicas:
-            raise ValueError(f"rank must be in 0..{num_replicas - 1}, got {rank}")
+        check_whole("num_replicas", num_replicas, least=1)
+        check_whole("rank", rank, least=0, most=num_replicas - 1)
         self.balance = Balance(num_workers=num_replicas, **order)
         self.rank = rank
         self.epoch = 0
@@ -53,8 +53,7 @@ class _BalancedSampler(Sampler[Any]):
         """Take the order of this epoch, from 0 up, from its beginning; of the epoch that
         `load_state_dict` has set, from where it was.
         """
-        if epoch < 0:
-            raise ValueError(f"epoch must be at least 0, got {epoch}")
+        check_whole("epoch", epoch, least=0)
         if epoch != self.epoch:
             self.epoch, self._begin = epoch, 0
 
@@ -68,8 +67,7 @@ class _BalancedSampler(Sampler[Any]):
         Raises:
             ValueError: more than an epoch has.
         """
-        if not 0 <= num_taken <= len(self):
-            raise ValueError(f"num_taken must be in 0..{len(self)}, got {num_taken}")
+        check_whole("num_taken", num_taken, least=0, most=len(self))
         return {"epoch": self.epoch, "num_taken": num_taken, "order": self._order()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -77,8 +75,12 @@ class _BalancedSampler(Sampler[Any]):
 
         Raises:
             ValueError: it was of other examples, workers or settings, so that the rest of the epoch
-                would repeat some examples and leave out others.
+                would repeat some examples and leave out others; or `state_dict` never returned it.
         """
+        if not _is_state(state_dict):
+            raise ValueError(
+                "this is no state of a balanced sampler: give what state_dict returned"
+            )
         own, others = self._order(), state_dict["order"]
         for name, value in own.items():
             if others.get(name) != value:
@@ -86,7 +88,10 @@ class _BalancedSampler(Sampler[Any]):
                     f"the state is of another order: {name} was {others.get(name)} and is {value}; "
                     "make the sampler as it was, or begin the next epoch with set_epoch"
                 )
-        self.epoch, self._begin = state_dict["epoch"], state_dict["num_taken"]
+        epoch, num_taken = state_dict["epoch"], state_dict["num_taken"]
+        check_whole("the state's epoch", epoch, least=0)
+        check_whole("the state's num_taken", num_taken, least=0, most=self._length(epoch))
+        self.epoch, self._begin = epoch, num_taken
 
     def _take_begin(self) -> int:
         begin, self._begin = self._begin, 0
@@ -104,6 +109,10 @@ class _BalancedSampler(Sampler[Any]):
         }
 
     def __len__(self) -> int:
+        """What one worker takes in this epoch."""
+        return self._length(self.epoch)
+
+    def _length(self, epoch: int) -> int:
         raise NotImplementedError
 
 
@@ -146,9 +155,8 @@ class LoadBalancingDistributedSampler(_BalancedSampler, DistributedSampler[Any])
         **order: Unpack[Order],
     ) -> None:
         check_flag("drop_last", drop_last)
+        check_whole("batch_size", batch_size, least=1)
         super().__init__(dataset, complexity, num_replicas, rank, **order)
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         self.batch_size = batch_size
         self.drop_last = drop_last
         self.dataset = dataset
@@ -163,13 +171,12 @@ class LoadBalancingDistributedSampler(_BalancedSampler, DistributedSampler[Any])
             )
         self.total_size = self.num_samples * self.num_replicas
 
-    def __len__(self) -> int:
-        """Examples of an epoch on each worker."""
-        return self.num_samples
-
     def __iter__(self) -> Iterator[int]:
         begin = self._take_begin()
         yield from self._indices()[begin:].tolist()
+
+    def _length(self, epoch: int) -> int:
+        return self.num_samples
 
     def _indices(self) -> Indices:
         return self.balance.epoch(
@@ -191,6 +198,8 @@ class LoadBalancingDistributedBatchSampler(_BalancedSampler):
     padded batch costs. Every example comes once an epoch; where the number of workers does not
     divide their number, a few random ones come twice.
 
+    The number of batches may differ a little from epoch to epoch.
+
     Args:
         max_cost: of one worker's batch, such as tokens with padding.
 
@@ -210,6 +219,7 @@ class LoadBalancingDistributedBatchSampler(_BalancedSampler):
         max_cost: float,
         **order: Unpack[Order],
     ) -> None:
+        check_number("max_cost", max_cost)
         super().__init__(dataset, complexity, num_replicas, rank, **order)
         dearest, cheapest = self.costs.argmax(), self.costs.argmin()
         if self.costs[dearest] > max_cost:
@@ -225,19 +235,20 @@ class LoadBalancingDistributedBatchSampler(_BalancedSampler):
         self.max_cost = max_cost
         self._epoch_batches: tuple[int, list[Indices]] | None = None
 
-    def __len__(self) -> int:
-        """Batches of this epoch on each worker; another epoch may have a few more or less."""
-        return len(self._batches())
-
     def __iter__(self) -> Iterator[list[int]]:
         begin = self._take_begin()
-        for batch in self._batches()[begin:]:
+        for batch in self._batches(self.epoch)[begin:]:
             yield batch[self.rank].tolist()
 
-    def _batches(self) -> list[Indices]:
-        if self._epoch_batches is None or self._epoch_batches[0] != self.epoch:
-            batches = self.balance.batches(self.costs, self.epoch, budget=self.max_cost)
-            self._epoch_batches = self.epoch, batches
+    def _length(self, epoch: int) -> int:
+        return len(self._batches(epoch))
+
+    def _batches(self, epoch: int) -> list[Indices]:
+        if self._epoch_batches is None or self._epoch_batches[0] != epoch:
+            self._epoch_batches = (
+                epoch,
+                self.balance.batches(self.costs, epoch, budget=self.max_cost),
+            )
         return self._epoch_batches[1]
 
     def _order(self) -> dict[str, Any]:
@@ -249,6 +260,11 @@ def deals_to_workers(loader: DataLoader[Any]) -> bool:
     samplers = [loader.sampler, loader.batch_sampler]
     samplers += [getattr(sampler, "sampler", None) for sampler in samplers]
     return any(isinstance(sampler, _BalancedSampler) for sampler in samplers)
+
+
+def _is_state(given: object) -> bool:
+    names = {"epoch", "num_taken", "order"}
+    return isinstance(given, dict) and given.keys() >= names and isinstance(given["order"], dict)
 
 
 def _default_workers() -> ProcessGroupCommunicator:

@@ -1,6 +1,7 @@
 // Broken handshakes and headers by the hundred thousand: `fuzz CASES [SEED]`. Every case changes
 // valid bytes somewhere. The checks of wire.h are called for all of them; every 64th goes through
 // a real listener, and every 64th through a real connection, over sockets of this process.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <random>
@@ -50,6 +51,20 @@ void check_header(const ChunkHeader& header) {
   require(header.total <= kLargestMessage, "a message is too large");
 }
 
+// Against a flag for each byte.
+void check_claims(Fuzzer& fuzzer) {
+  Claims claims;
+  std::array<bool, kSize> taken{};
+  for (uint64_t left = fuzzer.below(64); left > 0; --left) {
+    const uint64_t begin = fuzzer.below(kSize);
+    const uint64_t end = begin + 1 + fuzzer.below(std::min<uint64_t>(kSize - begin, 32));
+    const auto first = taken.begin() + begin, last = taken.begin() + end;
+    const bool is_free = std::none_of(first, last, [](bool byte) { return byte; });
+    require(claims.take(begin, end) == is_free, "a byte was taken twice, or refused though free");
+    if (is_free) std::fill(first, last, true);
+  }
+}
+
 std::pair<Fd, Fd> socket_pair() {
   int fds[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, fds) != 0) raise_system("socketpair");
@@ -71,7 +86,7 @@ class ListenerFuzz {
   ListenerFuzz() : listener_({}, loopback(), handle_) {}
 
   void feed(Fuzzer& fuzzer) {
-    Hello hello{kHelloMagic, 0, 1, handle_.secret, random_secret()};
+    Hello hello{kHelloMagic, 0, 1, handle_.secret, random_secret(), kLeastTimeoutMs};
     hello = fuzzer.spoilt(hello);
     if (is_hello(hello, handle_.secret)) return;  // nothing that matters was changed
     Fd fd = start_connecting(address_of(handle_));
@@ -82,7 +97,7 @@ class ListenerFuzz {
 
   void still_listens() {
     Fd fd = start_connecting(address_of(handle_));
-    const Hello hello{kHelloMagic, 0, 1, handle_.secret, random_secret()};
+    const Hello hello{kHelloMagic, 0, 1, handle_.secret, random_secret(), kLeastTimeoutMs};
     require(send(fd.get(), &hello, sizeof hello, MSG_NOSIGNAL) == sizeof hello, "no hello");
     for (int tries = 0; tries < 10'000; ++tries) {
       if (listener_.accept() != nullptr) return;
@@ -102,7 +117,7 @@ void feed_connection(Fuzzer& fuzzer) {
   auto [theirs, ours] = socket_pair();
   std::vector<Fd> fds;
   fds.push_back(std::move(ours));
-  ReceiveConnection connection({}, std::move(fds), {});
+  ReceiveConnection connection({}, std::move(fds), {}, std::chrono::milliseconds(kLeastTimeoutMs));
   const std::unique_ptr<char[]> memory(new char[kSize]);
   Request* request = nullptr;
   require(connection.irecv(memory.get(), kSize, &request) == ncclSuccess, "irecv failed");
@@ -133,8 +148,12 @@ int main(int argc, char** argv) {
   const Secret secret = random_secret();
   for (uint64_t i = 0; i < cases; ++i) {
     check_header(fuzzer.spoilt(ChunkHeader{kChunkMagic, kData, 0, kSize, 0, kSize}));
-    const Hello hello = fuzzer.spoilt(Hello{kHelloMagic, 0, 4, secret, secret});
-    if (is_hello(hello, secret)) require(hello.index < hello.num_streams, "an index too large");
+    const Hello hello = fuzzer.spoilt(Hello{kHelloMagic, 0, 4, secret, secret, kMostTimeoutMs});
+    if (is_hello(hello, secret)) {
+      require(hello.index < hello.num_streams, "an index too large");
+      require(is_timeout(hello.timeout_ms), "a timeout out of range");
+    }
+    if (i % kWhole == 1) check_claims(fuzzer);
     if (i % kWhole == 0) listener.feed(fuzzer);
     if (i % kWhole == kWhole / 2) feed_connection(fuzzer);
   }

@@ -7,20 +7,21 @@
 
 namespace bagua_net {
 
-Stream::Stream(Connection& connection, int index, Fd fd, Reactor& reactor)
+Stream::Stream(Connection& connection, int index, Fd fd, Reactor& reactor,
+               std::chrono::milliseconds peer_timeout)
     : connection_(connection),
       index_(index),
       fd_(std::move(fd)),
       reactor_(reactor),
+      peer_timeout_(peer_timeout),
       heard_at_(Clock::now()),
       spoke_at_(heard_at_) {}
 
 void Stream::on_tick(Clock::time_point now, bool was_away) {
-  const auto timeout = connection_.settings_.timeout;
   if (was_away || !expects_peer()) heard_at_ = now;
-  if (now - heard_at_ > timeout) {
+  if (now - heard_at_ > connection_.settings_.timeout) {
     connection_.fail(ncclRemoteError, "the peer is silent for longer than BAGUA_NET_TIMEOUT_S");
-  } else if (now - spoke_at_ > timeout / 4) {
+  } else if (now - spoke_at_ > peer_timeout_ / 4) {
     beat();
   }
 }

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <vector>
 
+#include "claims.h"
 #include "reactor.h"
 #include "settings.h"
 
@@ -26,12 +27,14 @@ struct Request {
   uint64_t claimed = 0;  // bytes of it that streams have taken
   uint64_t moved = 0;    // bytes of it that streams are done with
   uint64_t parts = 0;    // static split: bit i is set once stream i has its part
+  Claims claims;         // of a receive: where those bytes are
 };
 
 // One TCP connection of several. Its reactor calls it; what others touch says so.
 class Stream : public Pollable {
  public:
-  Stream(Connection& connection, int index, Fd fd, Reactor& reactor);
+  Stream(Connection& connection, int index, Fd fd, Reactor& reactor,
+         std::chrono::milliseconds peer_timeout);
 
   void on_tick(Clock::time_point now, bool was_away) final;
   const Fd& fd() const { return fd_; }
@@ -49,6 +52,7 @@ class Stream : public Pollable {
   const int index_;
   Fd fd_;
   Reactor& reactor_;
+  std::chrono::milliseconds peer_timeout_;  // by which it will judge us
   Clock::time_point heard_at_, spoke_at_;
   bool is_live_ = true;  // guarded by the connection's mutex
 };

@@ -46,7 +46,7 @@ bool Connector::step(size_t index) {
   if (error == EINPROGRESS) return false;
   if (error != 0) throw std::system_error(error, std::generic_category(), "connecting");
   const Hello hello{kHelloMagic, static_cast<uint16_t>(index), static_cast<uint16_t>(fds_.size()),
-                    handle_.secret, connection_};
+                    handle_.secret, connection_, settings_.timeout_ms()};
   // An empty socket takes so few bytes whole.
   const ssize_t sent = send(fds_[index].get(), &hello, sizeof hello, MSG_DONTWAIT | MSG_NOSIGNAL);
   if (sent != static_cast<ssize_t>(sizeof hello)) raise_system("greeting the listener");

@@ -40,9 +40,10 @@ std::unique_ptr<ReceiveConnection> Listener::accept() {
     return group.num_arrived == group.fds.size();
   });
   if (whole == groups_.end()) return nullptr;
-  std::vector<Fd> fds = std::move(whole->fds);
+  Group group = std::move(*whole);
   groups_.erase(whole);
-  return std::make_unique<ReceiveConnection>(settings_, std::move(fds), answer_);
+  return std::make_unique<ReceiveConnection>(settings_, std::move(group.fds), answer_,
+                                             group.peer_timeout);
 }
 
 void Listener::take_new() {
@@ -86,7 +87,9 @@ bool Listener::join_group(Stranger& stranger) {
     return known.connection == hello.connection;
   });
   if (group == groups_.end()) {
-    groups_.push_back({hello.connection, Clock::now(), std::vector<Fd>(hello.num_streams), 0});
+    groups_.push_back({hello.connection, Clock::now(),
+                       std::chrono::milliseconds(hello.timeout_ms),
+                       std::vector<Fd>(hello.num_streams), 0});
     group = groups_.end() - 1;
   }
   if (hello.num_streams != group->fds.size() || group->fds[hello.index].get() >= 0) return false;

@@ -30,6 +30,7 @@ class Listener {
   struct Group {
     Secret connection;
     Clock::time_point since;
+    std::chrono::milliseconds peer_timeout;  // as the first stream has said
     std::vector<Fd> fds;
     size_t num_arrived = 0;
   };

@@ -63,7 +63,9 @@ std::shared_ptr<Connector> attempt_of(Handle& handle, void* memory) {
   const auto found = state().attempts.find(handle.attempt);
   if (found != state().attempts.end()) return found->second;
   if (handle.attempt != 0) throw std::invalid_argument("This handle's attempt to connect is over.");
-  if (address_of(handle).length == 0) throw std::invalid_argument("This is no handle of ours.");
+  if (address_of(handle).length == 0) {
+    throw std::invalid_argument("This is no handle of this version of bagua_net.");
+  }
   forget_late_attempts();
   auto attempt = std::make_shared<Connector>(read_settings(), handle);
   handle.attempt = new_key();

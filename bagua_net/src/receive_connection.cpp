@@ -16,15 +16,17 @@ constexpr uint32_t kHungUp = EPOLLHUP | EPOLLERR | EPOLLRDHUP;
 }  // namespace
 
 ReceiveConnection::ReceiveConnection(const Settings& settings, std::vector<Fd> fds,
-                                     const Secret& answer)
+                                     const Secret& answer,
+                                     std::chrono::milliseconds peer_timeout)
     : Connection(settings, fds.size()) {
-  const Welcome welcome{kWelcomeMagic, 0, answer};
+  const Welcome welcome{kWelcomeMagic, settings.timeout_ms(), answer};
   const std::lock_guard lock(mutex_);
   for (size_t i = 0; i < fds.size(); ++i) {
     // The first bytes on an empty socket: taken whole, or the stream is dead and its reactor sees.
     (void)send(fds[i].get(), &welcome, sizeof welcome, MSG_DONTWAIT | MSG_NOSIGNAL);
     streams_.push_back(std::make_unique<ReceiveStream>(*this, static_cast<int>(i),
-                                                       std::move(fds[i]), pool_->next()));
+                                                       std::move(fds[i]), pool_->next(),
+                                                       peer_timeout));
   }
   for (const auto& stream : streams_) stream->reactor().add(stream->fd(), EPOLLIN, stream.get());
 }
@@ -81,8 +83,8 @@ ReceiveConnection::Place ReceiveConnection::place_locked(ReceiveStream& stream) 
     fail_locked(ncclRemoteError, "two chunks disagree about the size of their message");
     return Place::kFailed;
   }
-  if (header.length > header.total - request->claimed) {
-    fail_locked(ncclRemoteError, "more chunks than their message has bytes");
+  if (!request->claims.take(header.offset, header.offset + header.length)) {
+    fail_locked(ncclRemoteError, "two chunks have the same bytes of their message");
     return Place::kFailed;
   }
   request->total = header.total;

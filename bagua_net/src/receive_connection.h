@@ -9,8 +9,9 @@ class ReceiveStream;
 
 class ReceiveConnection final : public Connection {
  public:
-  // `fds` have brought their hellos; each is told `answer`.
-  ReceiveConnection(const Settings& settings, std::vector<Fd> fds, const Secret& answer);
+  // `fds` have brought their hellos, with the peer's timeout; each is told `answer` and ours.
+  ReceiveConnection(const Settings& settings, std::vector<Fd> fds, const Secret& answer,
+                    std::chrono::milliseconds peer_timeout);
   ~ReceiveConnection() override;
 
   ncclResult_t irecv(void* data, uint64_t size, Request** request);

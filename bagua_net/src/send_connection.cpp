@@ -159,7 +159,8 @@ void SendConnection::tune_locked() {
 
 SendStream::SendStream(SendConnection& connection, int index, Fd fd, Reactor& reactor,
                        const Settings& settings)
-    : Stream(connection, index, std::move(fd), reactor), size_(settings) {
+    // Which timeout the peer has, its welcome says; nothing is sent before that.
+    : Stream(connection, index, std::move(fd), reactor, settings.timeout), size_(settings) {
   set_unsent(fd_, size_.unsent_bytes());
 }
 
@@ -209,6 +210,7 @@ bool SendStream::read_answers() {
       owner().fail(ncclRemoteError, "another program answered at the receiver's address");
       return false;
     }
+    peer_timeout_ = std::chrono::milliseconds(welcome_.timeout_ms);
     is_welcome_ = true;
     const std::lock_guard lock(owner().mutex_);
     reactor_.change(fd_, kSending, this);

@@ -25,6 +25,7 @@ double number(const char* name, double least, double most, double otherwise) {
   const double value = std::strtod(text, &end);
   if (*end != '\0' || !(value >= least && value <= most)) {
     std::ostringstream sentence;
+    sentence.precision(10);
     sentence << name << " must be " << least << " to " << most << ", not '" << text << "'.";
     throw std::invalid_argument(sentence.str());
   }
@@ -66,7 +67,8 @@ Settings read_settings() {
   }
   settings.chunk_bytes = kilobytes("BAGUA_NET_CHUNK_KB");
   settings.unsent_bytes = kilobytes("BAGUA_NET_UNSENT_KB");
-  const double timeout_s = number("BAGUA_NET_TIMEOUT_S", 0.1, 86'400, 30);
+  const double timeout_s =
+      number("BAGUA_NET_TIMEOUT_S", kLeastTimeoutMs / 1e3, kMostTimeoutMs / 1e3, 30);
   settings.timeout = std::chrono::milliseconds(std::lround(1000 * timeout_s));
   settings.threads = whole("BAGUA_NET_THREADS", 1, 64, default_threads());
   return settings;

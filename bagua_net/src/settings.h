@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -16,6 +17,9 @@ struct Settings {
   std::optional<size_t> unsent_bytes;     // BAGUA_NET_UNSENT_KB; likewise
   std::chrono::milliseconds timeout{30'000};  // BAGUA_NET_TIMEOUT_S
   int threads = 1;                            // BAGUA_NET_THREADS
+
+  // As the peer is told it.
+  uint32_t timeout_ms() const { return static_cast<uint32_t>(timeout.count()); }
 };
 
 // As the environment is now. Throws std::invalid_argument, one sentence, for a value that is wrong.

@@ -1,10 +1,12 @@
 // What travels: the handle that NCCL carries to the peer, and what the streams say to each other.
 //
 //   connecting side                      listening side
-//   Hello {secret, connection, index} ->                       first on every stream
-//                                     <- Welcome {answer}      once all streams are there
+//   Hello {secret, connection, index, timeout} ->              first on every stream
+//                                     <- Welcome {answer, timeout}   once all streams are there
 //   ChunkHeader, payload ...          ->                       any chunk, by any stream
 //   ChunkHeader (kPing)               ->  <- kBeat             where nothing else is said
+//
+// The digit in each magic number is the version of all this.
 #pragma once
 
 #include <net.h>
@@ -22,11 +24,13 @@ namespace bagua_net {
 using Secret = std::array<uint8_t, 16>;
 
 inline constexpr uint64_t kLargestMessage = NCCL_MAX_NET_SIZE_BYTES;
-inline constexpr uint32_t kHandleMagic = 0x314e4742;   // "BGN1"
-inline constexpr uint32_t kHelloMagic = 0x48314742;    // "BG1H"
-inline constexpr uint32_t kWelcomeMagic = 0x57314742;  // "BG1W"
-inline constexpr uint32_t kChunkMagic = 0x43314742;    // "BG1C"
+inline constexpr uint32_t kHandleMagic = 0x324e4742;   // "BGN2"
+inline constexpr uint32_t kHelloMagic = 0x48324742;    // "BG2H"
+inline constexpr uint32_t kWelcomeMagic = 0x57324742;  // "BG2W"
+inline constexpr uint32_t kChunkMagic = 0x43324742;    // "BG2C"
 inline constexpr int kMostStreams = 64;
+inline constexpr uint32_t kLeastTimeoutMs = 100;
+inline constexpr uint32_t kMostTimeoutMs = 86'400'000;  // a day
 inline constexpr char kBeat = 'b';
 
 struct Handle {
@@ -46,12 +50,13 @@ struct Hello {
   uint16_t num_streams;
   Secret secret;
   Secret connection;
+  uint32_t timeout_ms;  // after which silence is death to who says this
 };
-static_assert(sizeof(Hello) == 40);
+static_assert(sizeof(Hello) == 44);
 
 struct Welcome {
   uint32_t magic;
-  uint32_t zero;
+  uint32_t timeout_ms;  // likewise
   Secret answer;
 };
 static_assert(sizeof(Welcome) == 24);
@@ -75,13 +80,19 @@ inline bool equal(const Secret& a, const Secret& b) {
   return difference == 0;
 }
 
+inline bool is_timeout(uint32_t timeout_ms) {
+  return timeout_ms >= kLeastTimeoutMs && timeout_ms <= kMostTimeoutMs;
+}
+
 inline bool is_hello(const Hello& hello, const Secret& secret) {
   return hello.magic == kHelloMagic && equal(hello.secret, secret) && hello.num_streams >= 1 &&
-         hello.num_streams <= kMostStreams && hello.index < hello.num_streams;
+         hello.num_streams <= kMostStreams && hello.index < hello.num_streams &&
+         is_timeout(hello.timeout_ms);
 }
 
 inline bool is_welcome(const Welcome& welcome, const Secret& answer) {
-  return welcome.magic == kWelcomeMagic && welcome.zero == 0 && equal(welcome.answer, answer);
+  return welcome.magic == kWelcomeMagic && is_timeout(welcome.timeout_ms) &&
+         equal(welcome.answer, answer);
 }
 
 // Whether a header contradicts itself; no sum here can overflow.

@@ -3,6 +3,7 @@ a text is neither true nor false.
 """
 
 import math
+import re
 import threading
 from datetime import timedelta
 from functools import partial
@@ -33,7 +34,7 @@ from bagua_algos.compressors import QSGD
 from bagua_algos.data import CachedDataset, LoadBalancingDistributedSampler
 from bagua_algos.data.balance import Balance
 from bagua_algos.outer_optimizer import Nesterov
-from bagua_algos.settings import check_flag, check_whole
+from bagua_algos.settings import check_flag, check_number, check_whole
 
 NAMES = [
     (Decentralized, "interval"),
@@ -68,6 +69,23 @@ def test_the_least_is_taken_and_less_is_not():
     check_whole("steps", 2, least=2)
     with pytest.raises(ValueError, match=r"^steps must be a whole number of at least 2, got 1$"):
         check_whole("steps", 1, least=2)
+
+
+def test_the_most_is_taken_and_more_is_not():
+    check_whole("rank", np.int64(3), least=0, most=3)
+    with pytest.raises(ValueError, match=r"^rank must be a whole number in 0\.\.3, got 4$"):
+        check_whole("rank", 4, least=0, most=3)
+
+
+@pytest.mark.parametrize("value", [math.nan, np.nan, "100", None, True, 1j, [1]])
+def test_what_is_no_number_is_refused(value):
+    with pytest.raises(ValueError, match=rf"^cost must be a number, got {re.escape(repr(value))}$"):
+        check_number("cost", value)
+
+
+@pytest.mark.parametrize("value", [0, -1.5, math.inf, np.float32(2), np.int8(3)])
+def test_numbers_are_taken(value):
+    check_number("cost", value)
 
 
 @pytest.mark.parametrize("algorithm", [LocalSGD(hierarchical="no"), TopK(momentum_masking="false")])

@@ -7,7 +7,8 @@ import socket
 import struct
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 import pytest
 
@@ -20,7 +21,8 @@ from netsim.proof.temporary_network import run_workers
 from tests.bagua_net.conftest import room, text
 
 MIB = 1 << 20
-HELLO, WELCOME, CHUNK = 0x48314742, 0x57314742, 0x43314742
+HELLO, WELCOME, CHUNK = 0x48324742, 0x57324742, 0x43324742
+TIMEOUT_MS = 60_000  # of every plugin here that says nothing else
 DATA, PING = 1, 2
 
 
@@ -32,12 +34,35 @@ def secrets_of(handle: bytes) -> tuple[bytes, bytes]:
     return handle[24:40], handle[40:56]
 
 
-def hello(handle: bytes, index: int = 0, num_streams: int = 1) -> bytes:
-    return struct.pack("<IHH", HELLO, index, num_streams) + secrets_of(handle)[0] + os.urandom(16)
+def hello(
+    handle: bytes, index: int = 0, num_streams: int = 1, timeout_ms: int = TIMEOUT_MS
+) -> bytes:
+    begin = struct.pack("<IHH", HELLO, index, num_streams)
+    return begin + secrets_of(handle)[0] + os.urandom(16) + struct.pack("<I", timeout_ms)
+
+
+def welcome(answer: bytes, timeout_ms: int = TIMEOUT_MS) -> bytes:
+    return struct.pack("<II", WELCOME, timeout_ms) + answer
 
 
 def header(sequence: int, total: int, offset: int, length: int, kind: int = DATA) -> bytes:
     return struct.pack("<IIQQQQ", CHUNK, kind, sequence, total, offset, length)
+
+
+@contextmanager
+def foreign_receiver(plugin: Plugin) -> Iterator[tuple[int, socket.socket, bytes]]:
+    """A sender's comm, the socket to which it has connected, and the answer that it waits for."""
+    handle, listener = plugin.listen()
+    other = bytearray(handle)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        struct.pack_into("<H", other, 6, server.getsockname()[1])
+        sender = plugin.connect(bytes(other))
+        receiver, _ = server.accept()
+    with receiver:
+        receiver.settimeout(20)
+        yield sender, receiver, secrets_of(handle)[1]
+    plugin.close("send", sender)
+    plugin.close("listen", listener)
 
 
 def strangers(handle: bytes, stop: threading.Event) -> None:
@@ -47,6 +72,7 @@ def strangers(handle: bytes, stop: threading.Event) -> None:
     wrong[8] ^= 1
     openings = [b"", b"GET / HTTP/1.1\r\n\r\n", hello(handle)[:7], bytes(wrong), os.urandom(400)]
     openings += [hello(handle, index=2, num_streams=2), hello(handle, num_streams=0)]
+    openings += [hello(handle, timeout_ms=0), hello(handle, timeout_ms=2**32 - 1)]
     while not stop.is_set():
         for opening in openings:
             with suppress(OSError):
@@ -90,53 +116,80 @@ def test_strangers_at_the_port_do_no_harm(make_plugin, connect):
 
 def test_nothing_is_sent_to_who_does_not_know_the_answer(make_plugin):
     plugin = make_plugin(streams="1")
-    handle, listener = plugin.listen()
-    with socket.create_server(("127.0.0.1", 0)) as foreign:
-        other = bytearray(handle)
-        struct.pack_into("<H", other, 6, foreign.getsockname()[1])
-        sender = plugin.connect(bytes(other))
-        stranger, _ = foreign.accept()
-        stranger.settimeout(20)
-        assert stranger.recv(40, socket.MSG_WAITALL)[:4] == struct.pack("<I", HELLO)
+    with foreign_receiver(plugin) as (sender, stranger, _):
+        assert stranger.recv(44, socket.MSG_WAITALL)[:4] == struct.pack("<I", HELLO)
         request = plugin.isend(sender, text(1000))
         assert plugin.test(request) is None
-        stranger.sendall(struct.pack("<II", WELCOME, 0) + os.urandom(16))
+        stranger.sendall(welcome(os.urandom(16)))
         with pytest.raises(PluginError) as failed:
             plugin.wait(request)
         assert failed.value.code == REMOTE_ERROR
         assert stranger.recv(1) == b""
-        stranger.close()
-    plugin.close("send", sender)
+
+
+def test_a_receiver_beats_as_often_as_the_sender_s_timeout_asks(make_plugin):
+    """By its own timeout, 60 s, it would beat every 15 s."""
+    plugin = make_plugin()
+    handle, listener = plugin.listen()
+    with socket.create_connection(address_of(handle), timeout=10) as sender:
+        sender.sendall(hello(handle, timeout_ms=400))
+        receiver = plugin.accept(listener)
+        with sender.makefile("rb") as stream:
+            assert stream.read(24) == welcome(secrets_of(handle)[1], TIMEOUT_MS)
+            assert stream.read(3) == b"bbb"
+    plugin.close("receive", receiver)
     plugin.close("listen", listener)
+
+
+def test_a_sender_beats_as_often_as_the_receiver_s_timeout_asks(make_plugin):
+    """By its own timeout, 60 s, it would beat every 15 s."""
+    plugin = make_plugin(streams="1")
+    with foreign_receiver(plugin) as (_, receiver, answer):
+        receiver.settimeout(10)
+        with receiver.makefile("rb") as stream:
+            assert stream.read(44)[40:] == struct.pack("<I", TIMEOUT_MS)
+            receiver.sendall(welcome(answer, timeout_ms=400))
+            assert stream.read(3 * 40) == 3 * header(0, 0, 0, 0, kind=PING)
+
+
+@pytest.mark.parametrize("timeout_ms", [0, 99, 86_400_001, 2**32 - 1])
+def test_a_timeout_that_no_variable_can_have_ends_the_handshake(timeout_ms, make_plugin):
+    plugin = make_plugin(streams="1")
+    handle, listener = plugin.listen()
+    with socket.create_connection(address_of(handle), timeout=20) as stranger:
+        stranger.sendall(hello(handle, timeout_ms=timeout_ms))
+        assert plugin.accept_once(listener) is None
+        assert stranger.recv(1) == b""
+    plugin.close("listen", listener)
+    with foreign_receiver(plugin) as (sender, receiver, answer):
+        request = plugin.isend(sender, text(1000))
+        receiver.sendall(welcome(answer, timeout_ms))
+        with pytest.raises(PluginError) as failed:
+            plugin.wait(request)
+        assert failed.value.code == REMOTE_ERROR
 
 
 def test_chunks_shrink_at_the_end_of_all_that_is_to_be_sent(make_plugin):
     """Four messages are there before the receiver is; one stream takes half of what is left, but no
     more than a message and no less than 32 KiB.
     """
-    plugin = make_plugin(streams="1", chunk_kb="1024")
-    handle, listener = plugin.listen()
-    kib, own = 1024, bytearray(handle)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        struct.pack_into("<H", own, 6, server.getsockname()[1])
-        sender = plugin.connect(bytes(own))
-        receiver, _ = server.accept()
-        receiver.settimeout(20)
-        with receiver, receiver.makefile("rb") as stream:
-            stream.read(40)
-            requests = [plugin.isend(sender, text(100 * kib)) for _ in range(4)]
-            receiver.sendall(struct.pack("<II", WELCOME, 0) + secrets_of(handle)[1])
-            chunks = []
-            while sum(length for _, length in chunks) < 400 * kib:
-                _, _, sequence, _, _, length = struct.unpack("<IIQQQQ", stream.read(40))
-                stream.read(length)
-                chunks += [(sequence, length)] if length else []
-            for request in requests:
-                plugin.wait(request)
-            whole = [(message, 100 * kib) for message in range(3)]
-            assert chunks == [*whole, (3, 50 * kib), (3, 32 * kib), (3, 18 * kib)]
-        plugin.close("send", sender)
-    plugin.close("listen", listener)
+    plugin, kib = make_plugin(streams="1", chunk_kb="1024"), 1024
+    with (
+        foreign_receiver(plugin) as (sender, receiver, answer),
+        receiver.makefile("rb") as stream,
+    ):
+        stream.read(44)
+        requests = [plugin.isend(sender, text(100 * kib)) for _ in range(4)]
+        receiver.sendall(welcome(answer))
+        chunks = []
+        while sum(length for _, length in chunks) < 400 * kib:
+            _, _, sequence, _, _, length = struct.unpack("<IIQQQQ", stream.read(40))
+            stream.read(length)
+            chunks += [(sequence, length)] if length else []
+        for request in requests:
+            plugin.wait(request)
+        whole = [(message, 100 * kib) for message in range(3)]
+        assert chunks == [*whole, (3, 50 * kib), (3, 32 * kib), (3, 18 * kib)]
 
 
 BROKEN = {
@@ -148,6 +201,9 @@ BROKEN = {
     "nothing of something": [header(0, 100, 0, 0)],
     "another size": [header(0, 100, 0, 50) + bytes(50) + header(0, 101, 50, 51)],
     "twice the same": [header(0, 100, 0, 60) + bytes(60) + header(0, 100, 0, 60)],
+    "the first half twice": [2 * (header(0, 100, 0, 50) + bytes(50))],
+    "bytes of what came": [header(0, 99, 33, 66) + bytes(66) + header(0, 99, 1, 33) + bytes(33)],
+    "within what came": [header(0, 99, 0, 90) + bytes(90) + header(0, 99, 40, 9) + bytes(9)],
     "no kind": [header(0, 100, 0, 100, kind=3)],
     "a ping with a load": [header(0, 0, 0, 5, kind=PING)],
     "garbage": [bytes(40)],
@@ -176,6 +232,23 @@ def test_a_broken_sender_fails_the_receive(name, make_plugin):
         assert space.raw[100:] == b"\xaa" * 900
         with pytest.raises(PluginError):
             plugin.irecv(receiver, space)
+    plugin.close("receive", receiver)
+    plugin.close("listen", listener)
+
+
+def test_the_chunks_of_a_message_come_in_any_order(make_plugin):
+    plugin = make_plugin()
+    handle, listener = plugin.listen()
+    with socket.create_connection(address_of(handle)) as sender:
+        sender.sendall(hello(handle))
+        receiver = plugin.accept(listener)
+        data, space = text(70).raw, room(70)
+        request = plugin.irecv(receiver, space)
+        for offset in (30, 10, 20, 60, 0, 50, 40):  # new ones, and beside one, the other, both
+            assert plugin.test(request) is None
+            sender.sendall(header(0, 70, offset, 10) + data[offset : offset + 10])
+        assert plugin.wait(request) == 70
+        assert space.raw == data
     plugin.close("receive", receiver)
     plugin.close("listen", listener)
 

@@ -269,7 +269,7 @@ def test_ipv6(make_plugin, connect, monkeypatch):
     assert data.raw == space.raw
 
 
-@pytest.mark.parametrize("handle", [bytes(128), b"\xff" * 128])
+@pytest.mark.parametrize("handle", [bytes(128), b"\xff" * 128, b"BGN1" + bytes(124)])
 def test_foreign_handles_are_refused(handle, make_plugin):
     with pytest.raises(PluginError) as refused:
         make_plugin().connect(handle)
@@ -278,7 +278,16 @@ def test_foreign_handles_are_refused(handle, make_plugin):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("STREAMS", "0"), ("STREAMS", "8.5"), ("SPLIT", "even"), ("TIMEOUT_S", "-1")],
+    [
+        ("STREAMS", "0"),
+        ("STREAMS", "8.5"),
+        ("STREAMS", "8 or 4"),
+        ("SPLIT", "even"),
+        ("CHUNK_KB", "64k"),
+        ("TIMEOUT_S", "-1"),
+        ("TIMEOUT_S", "nan"),
+        ("TIMEOUT_S", "1e400"),
+    ],
 )
 def test_a_wrong_variable_is_refused_by_init(name, value, library, monkeypatch):
     monkeypatch.setenv(f"BAGUA_NET_{name}", value)
@@ -288,6 +297,14 @@ def test_a_wrong_variable_is_refused_by_init(name, value, library, monkeypatch):
     assert refused.value.code == INVALID_USAGE
     assert len(lines) == 1
     assert f"BAGUA_NET_{name} must be" in lines[0]
+
+
+def test_the_sentence_about_a_wrong_variable_names_the_bounds_exactly(library, monkeypatch):
+    monkeypatch.setenv("BAGUA_NET_CHUNK_KB", "64k")
+    lines = []
+    with pytest.raises(PluginError):
+        Plugin(library, log=lines.append)
+    assert "BAGUA_NET_CHUNK_KB must be 1 to 1048576, not '64k'." in lines[0]
 
 
 CHOICES = {

@@ -173,8 +173,11 @@ def test_equal_global_batches_on_any_number_of_workers():
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        ({"num_workers": 0}, "at least 1 worker"),
-        ({"num_workers": 1, "seed": -1}, "seed"),
+        ({"num_workers": 0}, "num_workers must be a whole number of at least 1, got 0"),
+        ({"num_workers": "2"}, "num_workers must be a whole number of at least 1, got 2"),
+        ({"num_workers": 1, "seed": -1}, "seed must be a whole number of at least 0, got -1"),
+        ({"num_workers": 1, "seed": 1.5}, "seed must be a whole number of at least 0, got 1.5"),
+        ({"num_workers": 1, "random_level": "0.5"}, "random_level must be a number, got '0.5'"),
         ({"num_workers": 1, "random_level": 1.5}, r"random_level must be in \[0, 1\], got 1.5"),
         ({"num_workers": 1, "random_level": 0.5, "shuffle": False}, "needs shuffle=True"),
     ],

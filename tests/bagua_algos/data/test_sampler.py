@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -146,6 +148,46 @@ def test_a_state_of_another_order_is_refused(other, name):
         other().load_state_dict(state)
 
 
+@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        ({"num_taken": -1}, r"the state's num_taken must be a whole number in 0\.\.\d+, got -1"),
+        ({"num_taken": 99}, r"the state's num_taken must be a whole number in 0\.\.\d+, got 99"),
+        ({"num_taken": 2.0}, "the state's num_taken"),
+        ({"epoch": "1"}, "the state's epoch must be a whole number of at least 0, got 1"),
+        ({"order": None}, "no state of a balanced sampler"),
+    ],
+)
+def test_a_state_that_none_returned_is_refused_and_changes_nothing(kind, wrong, what):
+    own = MAKERS[kind]()
+    whole = list(own)
+    state = own.state_dict(1)
+    own.load_state_dict(state | {"num_taken": len(own)})
+    with pytest.raises(ValueError, match=what):
+        own.load_state_dict(state | {"epoch": 1} | wrong)
+    assert own.epoch == 0
+    assert list(own) == []
+    assert list(own) == whole
+
+
+@pytest.mark.parametrize("foreign", [{}, {"epoch": 0, "num_taken": 3}, {"state": {}}, None])
+def test_a_foreign_state_is_refused(foreign):
+    with pytest.raises(ValueError, match="no state of a balanced sampler: give what state_dict"):
+        sampler().load_state_dict(foreign)
+
+
+def test_a_state_of_batches_is_of_its_own_epoch():
+    """Epochs may have different numbers of batches."""
+    lengths = []
+    for epoch in range(20):
+        own = batch_sampler(random_level=0.5)
+        own.set_epoch(epoch)
+        lengths.append(len(own))
+        batch_sampler(random_level=0.5).load_state_dict(own.state_dict(len(own)))
+    assert len(set(lengths)) > 1
+
+
 def test_a_state_can_be_saved(tmp_path):
     torch.save(sampler().state_dict(3), tmp_path / "state.pt")
     resumed = sampler()
@@ -168,14 +210,22 @@ def test_batches_by_a_budget_are_a_loaders_and_equally_many_on_all_workers():
 @pytest.mark.parametrize(
     ("make", "what"),
     [
-        (lambda: sampler(rank=4), r"rank must be in 0\.\.3, got 4"),
-        (lambda: sampler(batch_size=0), "batch_size"),
-        (lambda: sampler().set_epoch(-1), "epoch"),
+        (lambda: sampler(rank=4), r"rank must be a whole number in 0\.\.3, got 4"),
+        (lambda: sampler(rank=0.5), r"rank must be a whole number in 0\.\.3, got 0\.5"),
+        (lambda: sampler(num_replicas=0), "num_replicas must be a whole number of at least 1"),
+        (lambda: sampler(num_replicas=2.0), "num_replicas must be a whole number of at least 1"),
+        (lambda: sampler(batch_size=0), "batch_size must be a whole number of at least 1, got 0"),
+        (lambda: sampler(batch_size="4"), "batch_size must be a whole number of at least 1"),
+        (lambda: sampler(batch_size=2.5), "batch_size must be a whole number of at least 1"),
+        (lambda: sampler().set_epoch(-1), "epoch must be a whole number of at least 0, got -1"),
+        (lambda: sampler().set_epoch("1"), "epoch must be a whole number of at least 0, got 1"),
         (lambda: sampler(drop_last="no"), r"drop_last must be True or False"),
-        (lambda: sampler().state_dict(14), r"num_taken must be in 0\.\.13, got 14"),
+        (lambda: sampler().state_dict(14), r"num_taken must be a whole number in 0\.\.13"),
         (lambda: LoadBalancingDistributedSampler(DATA, COSTS), "or give num_replicas and rank"),
         (lambda: LoadBalancingDistributedSampler(DATA, COSTS[1:], 2, 0), r"shape \(49,\)"),
         (lambda: LoadBalancingDistributedSampler([], [], 2, 0), "no examples"),
+        (lambda: batch_sampler(max_cost=math.nan), "max_cost must be a number, got nan"),
+        (lambda: batch_sampler(max_cost="100"), "max_cost must be a number, got '100'"),
         (lambda: batch_sampler(max_cost=30), "more than max_cost=30: give a greater"),
         (
             lambda: LoadBalancingDistributedBatchSampler(DATA, [0] * 50, 2, 0, max_cost=9),
