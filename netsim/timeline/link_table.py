@@ -50,7 +50,8 @@ class LinkTable:
         condition: of the network.
         world_size: N.
         at_s: a time since training began.
-        host_rate: payload bytes per second that a host moves; no link is faster.
+        host_rate: payload bytes per second that a worker moves; none of its own links is faster.
+            Links between nodes carry what several workers move.
     """
 
     def __init__(
@@ -67,15 +68,17 @@ class LinkTable:
         alike += [condition.node_link("up")] * self.num_nodes
         alike += [condition.node_link("down")] * self.num_nodes
         rates_mbit = [np.inf if link.rate_mbit is None else link.rate_mbit for link in alike]
-        wire_rates = np.array([bytes_per_s(rate_mbit) for rate_mbit in rates_mbit])
-        self.rates: Array = np.minimum(wire_rates / wire_per_payload(condition.mtu), host_rate)
+        wire_rates = np.array([bytes_per_s(rate_mbit) for rate_mbit in rates_mbit], dtype=float)
+        self.rates: Array = wire_rates / wire_per_payload(condition.mtu)
+        own = slice(2 * world_size)
+        self.rates[own] = np.minimum(self.rates[own], host_rate)
         self._delays_s = np.array([link.delay_ms for link in alike]) / 1000
         self._jitters_s = np.array([link.jitter_ms for link in alike]) / 1000
         self._survivals = 1 - np.array([link.loss_pct for link in alike]) / 100
         payload = 1 / wire_per_payload(condition.mtu)
         self._queues = np.array([link.queue_bytes for link in alike]) * payload
         self._bursts = np.array([link.burst_bytes for link in alike]) * payload
-        self.buckets_s: Array = self._bursts * (1 / self.rates - 1 / host_rate)
+        self.buckets_s: Array = self._bursts * np.maximum(1 / self.rates - 1 / host_rate, 0)
         self._paths: dict[tuple[bytes, bytes], Paths] = {}
         self._num_flows: dict[tuple[bytes, bytes], Ranks] = {}
 

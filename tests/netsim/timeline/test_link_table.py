@@ -64,6 +64,15 @@ def test_a_slow_link_is_compared_with_the_slowest_at_the_other_ends(asked, ratio
     assert table.evenness(np.arange(3)) == pytest.approx(ratio)
 
 
+def test_a_link_between_nodes_carries_more_than_one_worker_moves():
+    """Its bucket is no later for that than a link of the workers' own rate."""
+    for rate_mbit, rate in ((None, np.inf), (10**12, 1.25e17 / WIRE_PER_PAYLOAD)):
+        nodes = {"size": 2, "between": {"rate_mbit": rate_mbit}}
+        table = LinkTable(NetworkCondition(nodes=nodes), 4, 0, HOST_RATE)
+        assert table.rates.tolist() == pytest.approx([HOST_RATE] * 8 + [rate] * 4)
+        assert table.buckets_s.tolist() == [0] * 12
+
+
 def test_a_path_inside_a_node_crosses_no_link_between_nodes():
     table = LinkTable(CONDITIONS[3], 4, 0, HOST_RATE)
     crossed = table.crossed(np.array([0, 0]), np.array([1, 2]))
