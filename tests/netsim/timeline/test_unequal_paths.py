@@ -289,6 +289,21 @@ def test_a_faster_link_between_nodes_is_faster_until_workers_are_the_limit():
     assert times_s[0] > times_s[1] > times_s[2] > times_s[3] == times_s[4]
 
 
+@pytest.mark.parametrize("network", [{"loss_pct": 1, "jitter_ms": 10}, {"loss_pct": 0.1}, {}])
+@pytest.mark.parametrize("num_workers", [3, 4, 8])
+def test_a_slower_worker_makes_no_all_to_all_faster(network, num_workers):
+    """Its last flows wait at the other ends, for rates there or for windows."""
+    operation = of_all("all_to_all", 400_000 * num_workers, num_workers)
+    fast = NetworkCondition(rate_mbit=1000, delay_ms=10, **network)
+    times_s = [
+        seconds_of(
+            operation, replace(fast, workers={1: {"rate_mbit": rate_mbit}}), num_workers, GLOO
+        )
+        for rate_mbit in (1000, 999, 500, 200, 50, 10)
+    ]
+    assert times_s == pytest.approx(sorted(times_s), rel=1e-9)
+
+
 SLOWER = st.sampled_from([1, 5, 50])
 NETWORKS = st.fixed_dictionaries(
     {
