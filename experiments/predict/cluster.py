@@ -19,6 +19,7 @@ from host.errors import UserError
 from netsim.conditions.link import LINK_FIELDS
 
 WORDS = ("nodes", "nic_gbit", "rails", "inside")
+MAX_RAILS = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +39,8 @@ class Cluster:
             raise UserError(f"nodes={self.num_nodes}x{self.node_size} is no cluster: take 16x8")
         if self.nic_gbit is not None and not self.nic_gbit > 0:
             raise UserError(f"nic_gbit={self.nic_gbit:g} carries nothing: choose more")
-        if self.rails < 1:
-            raise UserError(f"rails={self.rails}: a node has one NIC at least")
+        if not 1 <= self.rails <= MAX_RAILS:
+            raise UserError(f"rails={self.rails:,}: a node has 1 to {MAX_RAILS:,} NICs")
 
     def place(self, config: DictConfig) -> None:
         """Write the cluster into the configuration: its workers, and the nodes of its network.

@@ -76,6 +76,8 @@ class DryRun:
         """The jobs of every step: `Timeline.replay` repeats them on another network, unless the
         algorithm `uses_background`, whose rounds are no jobs.
         """
+        self.rounds_begun: list[int] = []
+        """The step, counted from 0, at whose end each round of the background has begun."""
         self._timeline = timeline
         self._memory_rate = memory_rate
         self._traffic = MemoryTraffic()
@@ -100,6 +102,11 @@ class DryRun:
             background=None if self._lane is None else Background(self._lane, self),
         )
         self._change_context(state=self._algorithm.init(self._context))
+
+    @property
+    def uses_background(self) -> bool:
+        """Whether the algorithm has rounds beside its steps."""
+        return self._lane is not None
 
     def step(self) -> None:
         """One whole step."""
@@ -146,6 +153,7 @@ class DryRun:
     def background(self) -> Iterator[None]:
         """Charge the operations within to a round that no worker waits for."""
         self._charge_kernels()
+        self.rounds_begun.append(self._context.step)
         self._round = self._timeline.begin_background()
         self._is_aside = True
         yield

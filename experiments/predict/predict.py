@@ -9,6 +9,7 @@ What predicts takes seconds to import. It is imported once the command line was 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,7 +34,11 @@ if TYPE_CHECKING:
     from bagua_algos.communication.communicator import Nodes
     from bagua_algos.engine.algorithm import Algorithm
     from experiments.plan.plan import Plan
+    from experiments.predict.dry_run import DryRun
     from experiments.predict.trace import StepTrace
+
+MAX_STEPS = 10_000
+"""More than were asked for, until two rounds of a background have ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,10 +87,12 @@ class StepPrediction:
 
 def predict(case: Case) -> StepPrediction:
     """Let the algorithm's early steps pass, and `num_steps` after them, or two rounds where these
-    are more; of those after the early ones the last whole periods count (`steady_steps`).
+    are more; of those after the early ones the last whole periods count (`steady_steps`). Rounds
+    of the background are periods of their own.
 
     Raises:
-        UserError: the device does not compute in that precision, or has no such link.
+        UserError: the device does not compute in that precision, or has no such link; the
+            background has no two rounds in `MAX_STEPS`.
         ValueError: the algorithm cannot train so many workers.
     """
     from experiments.predict.dry_run import DryRun, meta_buckets
@@ -95,7 +102,7 @@ def predict(case: Case) -> StepPrediction:
     transport = replace(NCCL, bytes_per_s=1e9 * case.device.link_gb_per_s(case.inside))
     costs = CostModel(case.net, case.num_workers, transport)
     timeline = Timeline(costs, compute, num_lanes=1)
-    run = DryRun(
+    dry_run = DryRun(
         case.algorithm,
         buckets,
         case.make_optimizer,
@@ -105,13 +112,14 @@ def predict(case: Case) -> StepPrediction:
     )
     marks = [(0.0, 0.0, 0.0)]
     early, steps_per_round = case.algorithm.num_early_steps, case.algorithm.steps_per_round
-    for _ in range(early + max(case.num_steps, 2 * steps_per_round)):
-        run.step()
-        marks.append((timeline.time_s.max(), run.optimizer_s, timeline.bytes_sent[0]))
-    run.close()
-    num_steady = steady_steps(run.script[early:])
-    pairs = zip(marks[-1], marks[-1 - num_steady], strict=True)
-    step_s, optimizer_s, sent = (float(last - first) / num_steady for last, first in pairs)
+    least = early + max(case.num_steps, 2 * steps_per_round)
+    with closing(dry_run) as run:
+        while len(marks) <= least or _lacks_rounds(run, len(marks) - 1 - least, marks[-1][0]):
+            run.step()
+            marks.append((float(timeline.time_s.max()), run.optimizer_s, timeline.bytes_sent[0]))
+    first, last = _steady(run, early)
+    pairs = zip(marks[last], marks[first], strict=True)
+    step_s, optimizer_s, sent = (float(after - before) / (last - first) for after, before in pairs)
     return StepPrediction(
         step_s=step_s,
         compute_s=compute.forward_s + compute.backward_s + optimizer_s,
@@ -130,6 +138,29 @@ def _first_s(script: Sequence[Any], ends_s: Sequence[float], sent: Sequence[floa
     if last == first:
         return None
     return float((ends_s[first + 1] - ends_s[first]) - (ends_s[last + 1] - ends_s[last]))
+
+
+def _lacks_rounds(run: DryRun, num_more: int, now_s: float) -> bool:
+    """Whether two rounds of the background have still to end, after `num_more` steps more than were
+    asked for; a round begins when the one before has ended.
+    """
+    if not run.uses_background or len(run.rounds_begun) > 2:
+        return False
+    if num_more >= MAX_STEPS:
+        raise UserError(
+            f"no two rounds of averaging beside training end in {now_s:,.1f} s, which are "
+            f"{MAX_STEPS:,} steps more than max_steps: choose a shorter algo.interval_ms"
+        )
+    return True
+
+
+def _steady(run: DryRun, early: int) -> tuple[int, int]:
+    """Before which step the mean begins, and before which it ends."""
+    if run.uses_background:
+        begun = run.rounds_begun
+        return begun[-1 - (len(begun) - 1) // 2], begun[-1]
+    last = len(run.script)
+    return last - steady_steps(run.script[early:]), last
 
 
 def steady_steps(script: Sequence[Any]) -> int:

@@ -12,7 +12,7 @@ MTU = 1500
 _ETHERNET_BYTES, _TCP_BYTES = 14, 52
 """The headers of a frame; those of IPv4 and of TCP with timestamps."""
 
-MIN_RATE_MBIT = 1
+MIN_RATE_MBIT, MAX_RATE_MBIT = 1, 1e12
 MAX_DELAY_MS = 270_000
 
 
@@ -47,6 +47,11 @@ class LinkCondition:
             raise ValueError(
                 f"rate_mbit={self.rate_mbit} is under {MIN_RATE_MBIT}, where a single burst lasts "
                 f"for more than half a second: choose more, or null for an unshaped link."
+            )
+        if self.rate_mbit is not None and self.rate_mbit > MAX_RATE_MBIT:
+            raise ValueError(
+                f"rate_mbit={self.rate_mbit} is over {MAX_RATE_MBIT:g}, which no link has: "
+                f"choose less, or null for an unshaped link."
             )
         if self.delay_ms > MAX_DELAY_MS:
             raise ValueError(

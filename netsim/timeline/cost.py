@@ -111,6 +111,7 @@ class Situation:
             rtt_s,
             paths.queue_bytes,
             paths.burst_bytes,
+            paths.excess,
             num_senders,
             self.transport.mss_bytes,
         )
@@ -135,6 +136,7 @@ class Situation:
             rtt_s,
             paths.queue_bytes,
             paths.burst_bytes,
+            paths.excess,
             num_flows * self.streams,
             num_parts,
             num_senders,

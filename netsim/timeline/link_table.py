@@ -26,7 +26,9 @@ class Paths:
     """Paths between workers, each entry one; rates in payload bytes per second.
 
     `queue_bytes` is what the shortest queue holds of those that may fill, since their link is no
-    faster than the links before it; `burst_bytes` is what comes to that queue at once at the most.
+    faster than the links before it; `burst_bytes` is what the first link's token bucket lets pass
+    at once. `excess` is the part of what the first link sends on that comes to the slowest sooner
+    than it leaves: 1 - rate / the first link's.
     """
 
     rate: Array
@@ -35,6 +37,7 @@ class Paths:
     loss: Array
     queue_bytes: Array
     burst_bytes: Array
+    excess: Array
 
 
 class LinkTable:
@@ -50,7 +53,8 @@ class LinkTable:
         condition: of the network.
         world_size: N.
         at_s: a time since training began.
-        host_rate: payload bytes per second that a host moves; no link is faster.
+        host_rate: payload bytes per second that a worker moves; none of its own links is faster.
+            Links between nodes carry what several workers move.
     """
 
     def __init__(
@@ -67,15 +71,17 @@ class LinkTable:
         alike += [condition.node_link("up")] * self.num_nodes
         alike += [condition.node_link("down")] * self.num_nodes
         rates_mbit = [np.inf if link.rate_mbit is None else link.rate_mbit for link in alike]
-        wire_rates = np.array([bytes_per_s(rate_mbit) for rate_mbit in rates_mbit])
-        self.rates: Array = np.minimum(wire_rates / wire_per_payload(condition.mtu), host_rate)
+        wire_rates = np.array([bytes_per_s(rate_mbit) for rate_mbit in rates_mbit], dtype=float)
+        self.rates: Array = wire_rates / wire_per_payload(condition.mtu)
+        own = slice(2 * world_size)
+        self.rates[own] = np.minimum(self.rates[own], host_rate)
         self._delays_s = np.array([link.delay_ms for link in alike]) / 1000
         self._jitters_s = np.array([link.jitter_ms for link in alike]) / 1000
         self._survivals = 1 - np.array([link.loss_pct for link in alike]) / 100
         payload = 1 / wire_per_payload(condition.mtu)
         self._queues = np.array([link.queue_bytes for link in alike]) * payload
         self._bursts = np.array([link.burst_bytes for link in alike]) * payload
-        self.buckets_s: Array = self._bursts * (1 / self.rates - 1 / host_rate)
+        self.buckets_s: Array = self._bursts * np.maximum(1 / self.rates - 1 / host_rate, 0)
         self._paths: dict[tuple[bytes, bytes], Paths] = {}
         self._num_flows: dict[tuple[bytes, bytes], Ranks] = {}
 
@@ -124,7 +130,8 @@ class LinkTable:
             jitter_s=(self._jitters_s[crossed] * is_first).sum(0),
             loss=1 - np.where(is_first, self._survivals[crossed], 1).prod(0),
             queue_bytes=np.where(may_fill, self._queues[crossed], np.inf).min(0),
-            burst_bytes=np.where(rate < rates[0], np.inf, self._bursts[crossed[0]]),
+            burst_bytes=self._bursts[crossed[0]],
+            excess=1 - rate / rates[0],
         )
 
     def worst_path(self, ranks: Ranks) -> Paths:
@@ -136,14 +143,14 @@ class LinkTable:
             links += [nodes, nodes + self.num_nodes]
         survival = np.prod([self._survivals[i].min() for i in links])
         rate = min(self.rates[i].min() for i in links)
-        is_slower = rate < self.rates[ups].max()
         return Paths(
             rate=np.asarray(rate),
             delay_s=np.asarray(sum(self._delays_s[i].max() for i in links)),
             jitter_s=np.asarray(sum(self._jitters_s[i].max() for i in links)),
             loss=np.asarray(1.0 - survival),
             queue_bytes=np.asarray(min(self._queues[i].min() for i in links)),
-            burst_bytes=np.asarray(np.inf if is_slower else self._bursts[ups].max()),
+            burst_bytes=np.asarray(self._bursts[ups].max()),
+            excess=np.asarray(1 - rate / self.rates[ups].max()),
         )
 
     def evenness(self, ranks: Ranks) -> float:

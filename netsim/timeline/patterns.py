@@ -183,7 +183,8 @@ def pairs(situation: Situation, num_bytes: float) -> Cost:
     where these are small, that takes longer than their bytes. The paths are taken to be as long
     as the longest. Flows do not share a link evenly: when the first is done, the last still has
     so much to move. A link that is slower than all others is busy meanwhile, and has nothing to
-    move only while its last flow waits at the other end, as long as these bytes take there.
+    move only while its last flow waits at the other end, as long as these bytes take there, by that
+    end's rate or by the windows of the flows.
     """
     transport, ranks = situation.transport, situation.ranks
     others = len(ranks) - 1
@@ -197,7 +198,8 @@ def pairs(situation: Situation, num_bytes: float) -> Cost:
     straggling_bytes = min(num_bytes, transport.straggling_bytes) if others > 1 else 0
     message_s = situation.message_s(path, num_bytes, rtt_s, others, num_messages, others)
     moving_s = max(float(busy_s.max()), float(message_s))
-    moving_s += float(transfer_s(straggling_bytes, all_flows)) * situation.table.evenness(ranks)
+    last_flows = situation.rate(_at_other_end(situation, path), rtt_s, others, others)
+    moving_s += float(transfer_s(straggling_bytes, last_flows))
     cold_s = situation.cold_s(path, num_bytes, all_flows / others, rtt_s, others)
     begin_s = note_s * transport.rendezvous + transport.operation_s
     moving_s = max(moving_s, situation.posting_s(others))
@@ -212,6 +214,19 @@ def pairs(situation: Situation, num_bytes: float) -> Cost:
         sent_bytes=situation.sent(others * num_bytes),
         rtt_s=float(rtt_s),
         windows=situation.opened(path, num_bytes, all_flows, rtt_s, others),
+    )
+
+
+def _at_other_end(situation: Situation, path: Paths) -> Paths:
+    """The path where its slow link is as fast as those at the other ends of its flows, with a queue
+    and a burst of as many milliseconds.
+    """
+    faster = 1 / situation.table.evenness(situation.ranks)
+    return replace(
+        path,
+        rate=path.rate * faster,
+        queue_bytes=path.queue_bytes * faster,
+        burst_bytes=path.burst_bytes * faster,
     )
 
 

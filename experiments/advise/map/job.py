@@ -21,6 +21,7 @@ MAX_LOSS_PCT = 1.0
 COMPUTE_MS, MODEL_MB = 180.0, 440.0
 """Of the map's own job: a step of 180 ms, and the float32 gradients of BERT-Base."""
 
+_ENDLESS_MS = 1e9
 _MBIT = 1e6 / 8
 _MB = 1e6
 
@@ -91,9 +92,15 @@ class Job:
 
     @property
     def net(self) -> NetworkCondition:
-        """The links of all workers, all alike."""
+        """The links of all workers, all alike. Their queues never overflow, however long the delay
+        is: what a short one costs hangs on the bytes of a segment and a burst, and scales with
+        nothing.
+        """
         return NetworkCondition(
-            rate_mbit=self.rate_mbit, delay_ms=self.delay_ms, loss_pct=self.loss_pct
+            rate_mbit=self.rate_mbit,
+            delay_ms=self.delay_ms,
+            loss_pct=self.loss_pct,
+            queue_ms=_ENDLESS_MS,
         )
 
 

@@ -136,6 +136,27 @@ def test_a_warm_up_leaves_steps_enough_of_a_background_whose_rounds_are_no_steps
     assert early.step_s == pytest.approx(late.step_s, rel=0.1)
 
 
+def test_means_of_a_background_are_over_whole_rounds_whatever_the_number_of_steps():
+    """A round takes many steps, and begins at the end of the first step after the one before."""
+    words = ("algo=async", "batch_size=4", "workers=8")
+    few, some, many = (predicted(*words, f"max_steps={n}") for n in (1, 40, 100))
+    assert some.bytes_sent == pytest.approx(few.bytes_sent, rel=1e-3)
+    assert many.bytes_sent == pytest.approx(few.bytes_sent, rel=1e-3)
+    assert many.step_s == pytest.approx(few.step_s, rel=1e-3)
+    a_round = 2 * 7 / 8 * 4 * VGG16_PARAMETERS * WIRE_PER_PAYLOAD
+    steps_a_round = a_round / few.bytes_sent
+    assert steps_a_round == pytest.approx(round(steps_a_round), rel=1e-3)
+    round_s = 8 * a_round / 10e9
+    assert round_s < steps_a_round * few.step_s < 1.1 * round_s
+
+
+def test_a_background_without_two_rounds_is_refused(monkeypatch):
+    monkeypatch.setattr("experiments.predict.predict.MAX_STEPS", 30)
+    words = ("algo=async", "model=resnet50", "algo.interval_ms=1000000", "max_steps=3")
+    with pytest.raises(UserError, match=r"no two rounds of averaging .* end in .* s, "):
+        predicted(*words)
+
+
 def test_workers_that_seldom_meet_do_meet():
     every, seldom = (
         predicted("algo=local_sgd", f"algo.interval={interval}", "model=resnet50")

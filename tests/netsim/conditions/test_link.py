@@ -16,6 +16,8 @@ def test_refuses_what_is_no_quantity(name, value):
     ("values", "reason"),
     [
         ({"rate_mbit": 0}, "rate_mbit=0 is under 1, where a single burst lasts"),
+        ({"rate_mbit": 1e308}, r"rate_mbit=1e\+308 is over 1e\+12, which no link has"),
+        ({"rate_mbit": 10**400}, r"rate_mbit=10+ is over 1e\+12, which no link has"),
         ({"delay_ms": 300_000}, "delay_ms=300000 is over 270000 .* 32 bits of 64 ns"),
         ({"jitter_ms": 2}, "jitter_ms=2 exceeds delay_ms=0"),
         ({"delay_ms": 1, "jitter_ms": 2}, "jitter_ms=2 exceeds delay_ms=1"),

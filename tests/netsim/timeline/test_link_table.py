@@ -64,6 +64,15 @@ def test_a_slow_link_is_compared_with_the_slowest_at_the_other_ends(asked, ratio
     assert table.evenness(np.arange(3)) == pytest.approx(ratio)
 
 
+def test_a_link_between_nodes_carries_more_than_one_worker_moves():
+    """Its bucket is no later for that than a link of the workers' own rate."""
+    for rate_mbit, rate in ((None, np.inf), (10**12, 1.25e17 / WIRE_PER_PAYLOAD)):
+        nodes = {"size": 2, "between": {"rate_mbit": rate_mbit}}
+        table = LinkTable(NetworkCondition(nodes=nodes), 4, 0, HOST_RATE)
+        assert table.rates.tolist() == pytest.approx([HOST_RATE] * 8 + [rate] * 4)
+        assert table.buckets_s.tolist() == [0] * 12
+
+
 def test_a_path_inside_a_node_crosses_no_link_between_nodes():
     table = LinkTable(CONDITIONS[3], 4, 0, HOST_RATE)
     crossed = table.crossed(np.array([0, 0]), np.array([1, 2]))
@@ -99,8 +108,8 @@ def test_refuses_a_worker_that_is_not_there():
 
 
 def test_the_queue_of_a_path_is_that_of_its_slowest_link_or_of_the_first():
-    """A queue before a link that is faster than the link before it never fills. All that is in
-    flight comes at once to a link that is slower, and to the first what a token bucket lets pass.
+    """A queue before a link that is faster than the link before it never fills. A token bucket lets
+    so much pass at once; of the rest a slower link has the part that comes sooner than it leaves.
     """
     condition = NetworkCondition(
         rate_mbit=100,
@@ -117,8 +126,9 @@ def test_the_queue_of_a_path_is_that_of_its_slowest_link_or_of_the_first():
     paths = table.paths(*np.array(pairs).T)
     wire_bytes = [0.004 * 12.5e6, 0.004 * 1.25e6, 0.008 * 12.5e6, 0.004 * 12.5e6, 0.000_001 * 125e6]
     assert paths.queue_bytes * WIRE_PER_PAYLOAD == pytest.approx(np.array(wire_bytes))
-    bursts = [70_000, np.inf, 70_000, np.inf, np.inf]
-    assert paths.burst_bytes * WIRE_PER_PAYLOAD == pytest.approx(np.array(bursts))
+    assert paths.burst_bytes * WIRE_PER_PAYLOAD == pytest.approx(70_000)
+    assert paths.excess == pytest.approx([0, 0.9, 0, 1, 1], abs=1e-3)
+    assert paths.excess[[0, 2]].tolist() == [0, 0]
     unshaped = LinkTable(NetworkCondition(queue_ms=0), 2, 0, 1e9).paths(*np.array([(0, 1)]).T)
     assert np.isinf(unshaped.queue_bytes).all()
 
@@ -130,6 +140,7 @@ def test_no_path_has_a_shorter_queue_or_a_larger_burst_than_the_worst(condition)
     paths, worst = table.paths(pairs[:, 0], pairs[:, 1]), table.worst_path(np.arange(5))
     assert (worst.queue_bytes <= paths.queue_bytes).all()
     assert (worst.burst_bytes >= paths.burst_bytes).all()
+    assert (worst.excess >= paths.excess).all()
 
 
 def test_a_bucket_holds_four_milliseconds_of_a_fast_link():
@@ -155,15 +166,18 @@ def test_the_worst_path_has_the_worst_of_each_of_its_links():
     assert (float(far.delay_s), float(near.delay_s)) == pytest.approx((0.007 + 0.024, 0.007))
     assert (float(far.jitter_s), float(near.jitter_s)) == pytest.approx((0.0065, 0.002))
     for worst in (far, near):  # slower than the fastest of the first links
-        assert np.isinf(worst.burst_bytes)
+        assert worst.excess == pytest.approx(0.9)
 
 
-@pytest.mark.parametrize(("fast", "kilobytes"), [({}, 500), ({0: {"rate_mbit": 2000}}, np.inf)])
-def test_where_no_link_is_slower_the_largest_bucket_counts(fast, kilobytes):
+@pytest.mark.parametrize(
+    ("fast", "kilobytes", "excess"), [({}, 500, 0), ({0: {"rate_mbit": 2000}}, 1000, 0.5)]
+)
+def test_the_largest_bucket_and_the_fastest_of_the_first_links_count(fast, kilobytes, excess):
     slow_down = {1: {"down": {"rate_mbit": 1000}}} | {rank: {"up": it} for rank, it in fast.items()}
     table = LinkTable(NetworkCondition(rate_mbit=1000, workers=slow_down), 3, 0, 1e12)
     worst = table.worst_path(np.arange(3))
     assert float(worst.burst_bytes) * WIRE_PER_PAYLOAD == pytest.approx(1000 * kilobytes)
+    assert worst.excess == pytest.approx(excess)
 
 
 def test_a_bucket_lets_its_bytes_through_as_fast_as_the_host():
@@ -186,9 +200,10 @@ def test_workers_whose_links_differ_are_named_in_order():
     assert named_ranks(condition) == [1, 4, 8]
 
 
-def test_a_burst_goes_through_the_first_link_where_no_link_behind_it_is_slower():
+def test_what_the_first_link_sends_on_is_too_much_where_a_link_behind_it_is_slower():
     nodes = {"size": 2, "between": {"rate_mbit": 4000}}
     condition = NetworkCondition(rate_mbit=1000, nodes=nodes, workers={3: {"rate_mbit": 500}})
     table = LinkTable(condition, 4, 0, 1e12)
-    bursts = table.paths(np.array([0, 0, 0]), np.array([1, 2, 3])).burst_bytes * WIRE_PER_PAYLOAD
-    assert bursts == pytest.approx([500_000, 500_000, np.inf])
+    paths = table.paths(np.array([0, 0, 0]), np.array([1, 2, 3]))
+    assert paths.burst_bytes * WIRE_PER_PAYLOAD == pytest.approx(500_000)
+    assert paths.excess == pytest.approx([0, 0, 0.5])

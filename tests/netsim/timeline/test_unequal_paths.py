@@ -265,6 +265,45 @@ def test_two_streams_of_a_ring_open_their_windows_side_by_side():
         assert cold_s - warm_s == pytest.approx(float(alone_s))
 
 
+@pytest.mark.parametrize("transport", [GLOO, NCCL])
+@pytest.mark.parametrize("name", [*COLLECTIVES, "exchange"])
+def test_nodes_with_nothing_between_them_cost_nothing(name, transport):
+    """Workers of a node share its links, which carry what all of them move."""
+    operation = of_all(name, 10**8, 8, 4 if name == "exchange" else None)
+    plain_s, noded_s = (
+        seconds_of(operation, NetworkCondition(delay_ms=0.1, nodes=nodes), 8, transport)
+        for nodes in (None, {"size": 4})
+    )
+    assert noded_s == plain_s
+
+
+def test_a_faster_link_between_nodes_is_faster_until_workers_are_the_limit():
+    """16 messages cross a node's link at once, and 7 a worker's own, of 34.8 Gbit/s: the former is
+    the limit up to 79.5 Gbit/s.
+    """
+    operation = of_all("all_to_all", 10**8, 8)
+    times_s = []
+    for rate_mbit in (10_000, 30_000, 60_000, 200_000, 400_000):
+        nodes = {"size": 4, "between": {"rate_mbit": rate_mbit}}
+        times_s.append(seconds_of(operation, NetworkCondition(nodes=nodes), 8, GLOO))
+    assert times_s[0] > times_s[1] > times_s[2] > times_s[3] == times_s[4]
+
+
+@pytest.mark.parametrize("network", [{"loss_pct": 1, "jitter_ms": 10}, {"loss_pct": 0.1}, {}])
+@pytest.mark.parametrize("num_workers", [3, 4, 8])
+def test_a_slower_worker_makes_no_all_to_all_faster(network, num_workers):
+    """Its last flows wait at the other ends, for rates there or for windows."""
+    operation = of_all("all_to_all", 400_000 * num_workers, num_workers)
+    fast = NetworkCondition(rate_mbit=1000, delay_ms=10, **network)
+    times_s = [
+        seconds_of(
+            operation, replace(fast, workers={1: {"rate_mbit": rate_mbit}}), num_workers, GLOO
+        )
+        for rate_mbit in (1000, 999, 500, 200, 50, 10)
+    ]
+    assert times_s == pytest.approx(sorted(times_s), rel=1e-9)
+
+
 SLOWER = st.sampled_from([1, 5, 50])
 NETWORKS = st.fixed_dictionaries(
     {

@@ -81,6 +81,15 @@ def test_without_loss_nothing_has_a_unit(algo):
     assert times(algo, large) == pytest.approx(own, rel=1e-5)
 
 
+@pytest.mark.parametrize("algo", ALGOS)
+def test_nothing_has_a_unit_either_where_links_are_slow_and_delays_long(algo):
+    slow, fast = (
+        Job(compute_ms=long, model_mb=2, workers=8, rate_mbit=rate, delay_ms=long, loss_pct=0)
+        for long, rate in ((1000, 1), (1, 1000))
+    )
+    assert times(algo, slow) == pytest.approx(1000 * times(algo, fast), rel=1e-9)
+
+
 def test_the_ranking_and_the_ties_have_no_unit_either():
     scaled = replace(JOB, compute_ms=18, delay_ms=0.5, rate_mbit=100_000)
     for one, other in zip(grids(TRAINED, [[JOB]]), grids(TRAINED, [[scaled]]), strict=True):

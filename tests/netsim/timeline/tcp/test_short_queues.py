@@ -29,7 +29,7 @@ NETWORK = NetworkCondition(rate_mbit=100, delay_ms=50, queue_ms=4)
 
 def seconds(num_bytes: float, **options) -> float:
     given = {"algorithm": "cubic", "rate": RATE, "rtt_s": RTT_S, "queue_bytes": QUEUE}
-    given |= {"burst_bytes": BURST} | options
+    given |= {"burst_bytes": BURST, "excess": 0} | options
     return float(short_queues.message_s(num_bytes=num_bytes, **given))
 
 
@@ -72,7 +72,8 @@ def test_a_window_stands_at_some_queues_or_at_what_the_link_holds_whichever_is_l
     ("options", "num_bytes"),
     [
         ({"queue_bytes": BURST}, 1e7),  # what a host sends at once finds room
-        ({"burst_bytes": math.inf, "queue_bytes": 1.5 * RATE * RTT_S}, 1e8),  # all windows do
+        ({"excess": 1, "queue_bytes": 1.5 * RATE * RTT_S}, 1e8),  # all windows do
+        ({"excess": 0.1, "queue_bytes": BURST + 0.1 * (1.5 * RATE * RTT_S - BURST)}, 1e8),
         ({}, QUEUE + SEGMENT),  # the message does
         ({"algorithm": "bbr"}, 1e7),
         ({"queue_bytes": math.inf}, 1e7),
@@ -82,7 +83,7 @@ def test_a_window_stands_at_some_queues_or_at_what_the_link_holds_whichever_is_l
 def test_what_a_queue_holds_costs_nothing(options, num_bytes):
     assert seconds(num_bytes, **options) == 0
     given = {"algorithm": "cubic", "rate": RATE, "rtt_s": RTT_S, "queue_bytes": QUEUE}
-    given |= {"burst_bytes": BURST} | options
+    given |= {"burst_bytes": BURST, "excess": 0} | options
     is_of_any_length = num_bytes > QUEUE + SEGMENT
     rate = short_queues.limited_rate(**given)
     assert (rate == RATE) == is_of_any_length
@@ -92,12 +93,45 @@ def test_what_a_queue_holds_costs_nothing(options, num_bytes):
     ("options", "num_bytes"),
     [
         ({"queue_bytes": BURST - 1}, 1e7),
-        ({"burst_bytes": math.inf, "queue_bytes": 1.49 * RATE * RTT_S}, 1e8),
+        ({"excess": 1, "queue_bytes": 1.49 * RATE * RTT_S}, 1e8),
+        ({"excess": 0.1, "queue_bytes": BURST + 0.1 * (1.49 * RATE * RTT_S - BURST)}, 1e8),
         ({}, QUEUE + SEGMENT + 1),
     ],
 )
 def test_a_little_more_overflows(options, num_bytes):
     assert seconds(num_bytes, **options) > 0
+
+
+@pytest.mark.parametrize("host_rate", [RATE, 1.01 * RATE, 2 * RATE, 100 * RATE])
+def test_the_largest_window_that_finds_room_fills_the_queue_by_one_segment_less(host_rate):
+    """A bucket of `BURST` at once, then segments at the host's rate; the link takes them at its
+    own.
+    """
+    queue = 2 * BURST
+    room = float(short_queues.room_bytes(queue, BURST, 1 - RATE / host_rate))
+    sent = BURST + SEGMENT * np.arange(20_000)
+    behind = sent - RATE * (sent - BURST) / host_rate
+    fits = sent[behind <= queue].max()
+    assert room == math.inf if host_rate == RATE else abs(room - fits) < SEGMENT
+
+
+@pytest.mark.parametrize("name", ["exchange", "all_reduce_mean", "all_gather"])
+def test_a_little_faster_uplink_makes_little_difference_to_a_short_queue(name):
+    """10 ms of queue hold a bucket, and less and less of the window behind it."""
+    operation = of_all(name, 4_000_000, 4, 1 if name == "exchange" else None)
+    rates = [100, 100.001, *np.geomspace(100.1, 150, 200), 10_000]
+    times_s = [
+        seconds_of(
+            operation,
+            replace(NETWORK, queue_ms=10, workers={1: {"up": {"rate_mbit": float(rate)}}}),
+            4,
+        )
+        for rate in rates
+    ]
+    steps = np.array(times_s[1:]) / times_s[:-1]
+    assert steps.min() > 1 - 1e-9
+    assert steps[:-1].max() < 1.12
+    assert times_s[-1] > 3 * times_s[0]
 
 
 def test_flows_share_the_queue():
@@ -131,7 +165,7 @@ def test_about_a_half_of_many_hosts_bursts_meet():
 
 
 def test_the_rate_in_the_long_run_is_that_of_long_messages():
-    arguments = ("cubic", RATE, RTT_S, QUEUE, BURST)
+    arguments = ("cubic", RATE, RTT_S, QUEUE, BURST, 0)
     long, longer = seconds(1e9), seconds(2e9)
     assert short_queues.limited_rate(*arguments) == pytest.approx(1e9 / (longer - long))
     assert short_queues.limited_rate("bbr", *arguments[1:]) == RATE
@@ -230,7 +264,7 @@ def test_a_queue_that_holds_just_a_burst_overflows_where_several_meet_alone():
 
 def test_a_path_whose_queue_is_long_adds_nothing_beside_one_whose_queue_is_short():
     both = short_queues.message_s(
-        "cubic", 2000 * SEGMENT, RATE, RTT_S, np.array([QUEUE, math.inf]), BURST
+        "cubic", 2000 * SEGMENT, RATE, RTT_S, np.array([QUEUE, math.inf]), BURST, 0
     )
     assert both.tolist() == [seconds(2000 * SEGMENT), 0]
 
