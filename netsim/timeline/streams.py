@@ -10,7 +10,9 @@ and late by chance. With k streams of h hops:
 The sum deviates by as much as all messages of one of its connections together, but for the
 neighbours that wait for one another: the latest way through a ring changes between the connections
 of about m neighbours, and is as even as the mean of as many: deviation / sqrt(m). The waits for
-repairs are independent from hop to hop, so their squares add up.
+repairs are independent from hop to hop, so their squares add up. Where they are rare, few of the
+streams wait at all, and normal draws are no measure: the largest of k sums that are not negative is
+no more than all of them together, k times their mean.
 """
 
 import math
@@ -52,5 +54,7 @@ def latest_s(
     wait_s, squared = (
         situation.recovery_s(paths, num_bytes, rate, rtt_s, num_coupled, power) for power in (1, 2)
     )
-    off_s = np.sqrt(rounds_off_s**2 + num_hops * np.maximum(squared - wait_s**2, 0))
-    return throughput.largest_normal(situation.streams) * float(off_s.max())
+    largest = throughput.largest_normal(situation.streams)
+    most_s = (situation.streams - 1) * num_hops * wait_s / largest
+    waits_off = np.minimum(num_hops * np.maximum(squared - wait_s**2, 0), most_s**2)
+    return largest * float(np.sqrt(rounds_off_s**2 + waits_off).max())

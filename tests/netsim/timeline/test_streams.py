@@ -106,6 +106,26 @@ def test_short_pieces_deviate_by_their_waits_for_repairs_alone():
     assert seconds[8] - seconds[2] == pytest.approx(draws * deviation_s, rel=1e-3)
 
 
+@pytest.mark.parametrize("loss_pct", [1e-4, 1e-3, 1e-2, 0.1, 1])
+@pytest.mark.parametrize("k", [2, 8, 64])
+def test_the_latest_of_k_streams_waits_no_longer_than_all_of_them_together(loss_pct, k):
+    """The largest of numbers that are not negative is no more than their sum; where losses are so
+    rare that seldom two of the streams wait, it is about as much. Pieces are of one packet.
+    """
+
+    def wait_s(streams: int) -> float:
+        striped = replace(IDEAL, streams=streams, smallest_part_bytes=1)
+        operation = of_all("all_reduce_mean", SEGMENT * 8 * streams, 8)
+        clean_s, lossy_s = (
+            seconds_of(operation, replace(LOSSY, loss_pct=pct), 8, striped) for pct in (0, loss_pct)
+        )
+        return lossy_s - clean_s
+
+    assert wait_s(1) < wait_s(k) <= k * wait_s(1) * (1 + 1e-3)
+    if loss_pct * k < 0.01:
+        assert wait_s(k) == pytest.approx(k * wait_s(1), rel=0.01)
+
+
 def test_streams_do_not_wait_for_each_other_at_every_hop():
     """Of many streams one is late at each hop, but seldom the same: of 16 streams with 30 hops the
     latest is far from 30 times the latest of all.
