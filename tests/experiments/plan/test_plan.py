@@ -413,6 +413,8 @@ def test_a_dot_before_a_folder_of_choices_means_the_choice():
     assert normalize_overrides(given) == meant
     as_they_are = ["algo.topology={_target_:a.B}", "algo/topology=ring", "algo.interval=2", "-m"]
     assert normalize_overrides(as_they_are) == as_they_are
+    for null in ("cluster/jitter=null", "cluster.jitter=null"):  # a value, and no file's name
+        assert normalize_overrides([null]) == ["cluster.jitter=null"]
 
 
 @pytest.mark.parametrize("word", ["hydra.run.dir=", "hydra.run.dir=''", "hydra.sweep.dir= "])
