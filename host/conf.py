@@ -42,9 +42,20 @@ def folders() -> list[Path]:
 
 
 def files(group: str) -> dict[str, Path]:
-    """The YAML files of a group, such as "algo" or "algo/topology", by name, sorted."""
+    """The YAML files of a group, such as "algo" or "algo/topology", by name, sorted; without those
+    whose name stands for no text on a command line, as 1 and null do.
+    """
     found = [file for folder in folders() for file in (folder / group).glob("*.yaml")]
-    return {file.stem: file for file in sorted(found, key=lambda file: file.stem)}
+    chosen = [file for file in found if file.is_file() and _is_text(file.stem)]
+    return {file.stem: file for file in sorted(chosen, key=lambda file: file.stem)}
+
+
+def _is_text(name: str) -> bool:
+    try:
+        float(name)
+    except ValueError:
+        return name.lower() not in ("null", "true", "false")
+    return False
 
 
 def is_group(name: str) -> bool:

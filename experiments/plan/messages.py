@@ -14,7 +14,7 @@ import yaml
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from experiments.plan.schema import GROUPS, Schema, TargetSchema
+from experiments.plan.schema import EXPERIMENT, GROUPS, NamesSchema, Schema, TargetSchema
 from experiments.tasks.target import ACCURACY
 from host import commands, conf
 from host.errors import first_line
@@ -34,6 +34,9 @@ _KINDS = {
     str: "text",
     type(None): "null",
 }
+
+_SCHEMAS = {"": Schema, "target": TargetSchema, "names": NamesSchema}
+"""The places of a configuration whose keys are known."""
 
 _WHERE = "--cfg job shows those there are, --help the groups and their choices"
 
@@ -98,10 +101,12 @@ def sentence(error: Exception) -> str:
             )
         extra = _LAUNCHERS[match[1]]
         return f"hydra/launcher={match[1]} is not installed: pip install 'relaxlab[{extra}]'"
-    if match := re.search(r"Could not find '([\w/]+)/([^'/]+)'", text):
+    if match := re.search(r"Could not find '([\w/]+)/([^'/]*)'", text):
         return f"there is no {match[1]} named {match[2]!r}: {_choose(match[1])}"
     if match := re.search(r"Could not override '([^']+)'", text):
         return f"there is no key {match[1]!r}: {_nearest(match[1])}"
+    if match := re.match(r"In '([^']+)': ConfigKeyError .* not in '\w+' full_key: (\S+)", text):
+        return f"conf/{match[1]}.yaml: there is no key {match[2]!r}: {_nearest(match[2])}"
     if text.startswith("Error merging override") and error.__cause__:
         word = text.removeprefix("Error merging override ")
         return _wrong_type(word) or f"{word}: {first_line(error.__cause__)}"
@@ -127,8 +132,8 @@ def sentence(error: Exception) -> str:
 def _wrong_type(word: str) -> str:
     """What the key of a KEY=VALUE takes; nothing of a key without a type."""
     key, _, value = word.lstrip("+~").partition("=")
-    schema = TargetSchema if key.startswith("target.") else Schema
-    kinds = get_type_hints(schema).get(key.rpartition(".")[2], Any)
+    place, _, last = key.rpartition(".")
+    kinds = get_type_hints(_SCHEMAS.get(place, Schema)).get(last, Any)
     named = [name for kind, name in _KINDS.items() if kind in (kinds, *get_args(kinds))]
     return f"{key} takes {' or '.join(named)}, not {value!r}" if named else ""
 
@@ -136,7 +141,7 @@ def _wrong_type(word: str) -> str:
 def _with_value(word: str) -> str:
     """What to write for a word that is a value without its key, or a key without its value."""
     name = word.lstrip("+")
-    groups = [group for group in (*GROUPS, "experiment") if name in choices(group)]
+    groups = [group for group in (*GROUPS, EXPERIMENT) if name in choices(group)]
     written = " or ".join(f"{group}={name}" for group in groups)
     return f"did you mean {written}?" if groups else f"write {name}=VALUE"
 
@@ -155,9 +160,11 @@ def _nearest(key: str) -> str:
 
 
 def _names(place: str) -> list[str]:
-    """The keys of the app, of "target", or of a group such as "algo/topology"; none elsewhere."""
-    if place in ("", "target"):
-        return [field.name for field in fields(TargetSchema if place else Schema)]
+    """The keys of the app, of "target" and "names", or of a group such as "algo/topology"; none
+    elsewhere.
+    """
+    if place in _SCHEMAS:
+        return [field.name for field in fields(_SCHEMAS[place])]
     if place.partition("/")[0] not in GROUPS:
         return []
     names = [name for file in conf.files(place).values() for name in _keys(file)]
@@ -173,4 +180,11 @@ def _keys(file: Path) -> list[str]:
 
 
 def _choose(group: str) -> str:
-    return f"choose {group}=" + ", ".join(choices(group))
+    """The choices of a group; of one that there is not, such as "algo/nope", the groups."""
+    if names := choices(group):
+        return f"choose {group}={', '.join(names)}"
+    root = group.rpartition("/")[0]
+    parts = {part.name for place in conf.folders() for part in (place / root).glob("*/")}
+    if root and parts:
+        return f"the parts of {root} are {', '.join(sorted(parts))}"
+    return f"the groups are {', '.join(GROUPS)}"

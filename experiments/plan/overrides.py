@@ -13,7 +13,7 @@ from hydra.core.override_parser.types import ChoiceSweep, Glob, Override
 from hydra.errors import HydraException
 
 from experiments.plan.messages import sentence
-from experiments.plan.schema import GROUPS
+from experiments.plan.schema import EXPERIMENT, GROUPS
 from host import conf
 from host.errors import UserError
 
@@ -108,10 +108,12 @@ def values_of(texts: Sequence[str]) -> dict[str, str]:
 
 
 def normalize_overrides(arguments: Sequence[str]) -> list[str]:
-    """`+algo=x` means `algo=x`: every group stands in the defaults list. `algo.topology=ring` means
-    `algo/topology=ring`, since `conf/algo/topology/` holds the choices; `{...}` stays a value.
-    `model._target_=x` alone means `model=own` with that, so that no key of the default model stays,
-    and keys of such a class, and of a Dataset's, need no + to be new.
+    """`+algo=x` means `algo=x`: every group stands in the defaults list. `+max_steps=3` means
+    `max_steps=3`: keys at the top, of `target` and of `names` are known, and Hydra says which are
+    none. `algo.topology=ring` means `algo/topology=ring`, since `conf/algo/topology/` holds the
+    choices; `{...}` stays a value. `experiment=null` means none. `model._target_=x` alone means
+    `model=own` with that, so that no key of the default model stays, and keys of such a class, and
+    of a Dataset's, need no + to be new.
 
     Raises `UserError` for a group that is set to null or a number, for a folder without a name, and
     for a bare no, yes, on, off or None as a value of a part.
@@ -121,10 +123,22 @@ def normalize_overrides(arguments: Sequence[str]) -> list[str]:
         if word.key in _FOLDERS and not word.value.strip():
             raise UserError(f"{word.key}= names no folder: write {word.key}=FOLDER")
         _check_is_no_yes(word)
+    words = _without_no_experiment(words)
     texts = [_normalized(word) for word in words]
     for group in OPEN_GROUPS:
         texts = _with_own(group, words, texts)
     return texts
+
+
+def _without_no_experiment(words: Sequence[Word]) -> list[Word]:
+    """`words` without each `experiment=null` or `~experiment`, and what it takes back."""
+    left: list[Word] = []
+    for word in words:
+        if word.key == EXPERIMENT and word.parsed is not None and word.parsed.value() is None:
+            left = [before for before in left if before.key != EXPERIMENT]
+        else:
+            left.append(word)
+    return left
 
 
 _FOR_TEXTS = {"no": "false", "off": "false", "yes": "true", "on": "true", "None": "null"}
@@ -217,16 +231,29 @@ def _is_trusted(module: str) -> bool:
 
 def _normalized(word: Word) -> str:
     group = word.key.replace(".", "/")
-    if group.split("/")[0] not in GROUPS or not conf.is_group(group):
-        return word.text
+    root = group.partition("/")[0]
+    is_choice_of_files = root not in ("", "hydra") and conf.is_group(group)
+    if not is_choice_of_files:
+        return word.text if root in ("", "hydra", *GROUPS) else word.text.lstrip("+")
     key, _, value = word.text.removeprefix("+").partition("=")
     is_plain = key == word.key and not value.startswith("{")  # not ++algo=x, ~algo, algo@here=x
-    if is_plain and word.value == "null" and "/" in group:
-        return word.text  # such as cluster.jitter=null, a value
-    if is_plain and not _is_choice(word):
-        known = ", ".join(conf.files(group))
-        raise UserError(f"{word.text} is no choice: choose {word.key}={known}")
-    return f"{group}={value}" if is_plain else word.text
+    if not is_plain:
+        return word.text
+    if word.value == "null" and "/" in group:
+        return f"{group.replace('/', '.')}=null"  # such as cluster.jitter=null, a value
+    if not _is_choice(word):
+        raise UserError(_no_choice(word, group))
+    # A group of the user's own stands in no defaults list.
+    return f"{group}={value}" if root in (*GROUPS, EXPERIMENT) else word.text
+
+
+def _no_choice(word: Word, group: str) -> str:
+    """What is wrong with a word that chooses no file of `group`."""
+    for folder in conf.folders():
+        file = folder / group / f"{word.value}.yaml"
+        if word.value and file.is_file():
+            return f"{word.text} is no choice, since {word.value} is no text: rename {file}"
+    return f"{word.text} is no choice: choose {word.key}={', '.join(conf.files(group))}"
 
 
 def _is_choice(word: Word) -> bool:

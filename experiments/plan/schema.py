@@ -9,6 +9,9 @@ from omegaconf import MISSING, OmegaConf
 GROUPS = ("algo", "net", "task", "data", "model", "optim", "schedule", "backend", "cluster")
 """The groups of `conf/`; each becomes an object, by its `_target_`."""
 
+EXPERIMENT = "experiment"
+"""The group whose choices set keys of all others, and at the top."""
+
 
 @dataclass
 class TargetSchema:
@@ -21,6 +24,18 @@ class TargetSchema:
     perplexity: float | None = None
     bits_per_byte: float | None = None
     word_error_rate: float | None = None
+
+
+@dataclass
+class NamesSchema:
+    """What was chosen of each of these groups, for the records."""
+
+    algo: str = MISSING
+    net: str = MISSING
+    task: str = MISSING
+    model: str = MISSING
+    optim: str = MISSING
+    backend: str = MISSING
 
 
 @dataclass
@@ -60,7 +75,7 @@ class Schema:
     trace: bool = MISSING
     tracker: str | None = MISSING
     device: str | None = MISSING
-    names: dict[str, str] = field(default_factory=dict)
+    names: NamesSchema = field(default_factory=NamesSchema)
 
 
 KEYS = tuple(own.name for own in fields(Schema))

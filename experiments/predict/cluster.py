@@ -64,10 +64,13 @@ class Cluster:
             config.workers = self.num_nodes * self.node_size
 
 
-def cluster_of(words: Mapping[str, str]) -> Cluster | None:
-    """What `words` ask for; None if they name no nodes. Raises `UserError` for what is none."""
+def cluster_of(words: Mapping[str, str], *, has_nodes: bool = False) -> Cluster | None:
+    """What `words` ask for; None if they name no nodes. `has_nodes`: the network has nodes of its
+    own, whose workers `inside` links, too. Raises `UserError` for what is none.
+    """
     if "nodes" not in words:
-        alone = [key for key in ("nic_gbit", "rails") if key in words]
+        of_nodes = ("nic_gbit", "rails") if has_nodes else ("nic_gbit", "rails", "inside")
+        alone = [key for key in of_nodes if key in words]
         if alone:
             raise UserError(f"{alone[0]} is of a node: say nodes=16x8, too")
         return None

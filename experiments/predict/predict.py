@@ -8,13 +8,17 @@ What predicts takes seconds to import. It is imported once the command line was 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from omegaconf import DictConfig, OmegaConf
+
 from experiments.plan.compose import compose_config
+from experiments.plan.limits.of_classes import get
 from experiments.plan.overrides import read_overrides, read_word, values_of
 from experiments.plan.part import check_first
 from experiments.predict.cluster import WORDS as CLUSTER_WORDS
@@ -174,6 +178,22 @@ def steady_steps(script: Sequence[Any]) -> int:
     return half
 
 
+_OF_RUNS = {
+    "streams": 1,
+    "pattern": "ring",
+    "pieces": None,
+    "autotune": False,
+    "resume": None,
+    "checkpoint_every": 0,
+    "trace": False,
+    "tracker": None,
+    "cluster.sharing": 1,
+    "cluster.threads_per_worker": 1,
+    "cluster.net_plugin": None,
+}
+"""What a user may believe to count in a prediction, or to leave files, with its usual value."""
+
+
 def case_of(overrides: Sequence[str]) -> Case:
     """What a command line asks for. Raises `UserError` with one sentence for what cannot be."""
     read_overrides(overrides)  # refuses what is none
@@ -186,7 +206,8 @@ def case_of(overrides: Sequence[str]) -> Case:
     device = Device.load(named)
     model_config(own)
     config = compose_config([text for text in overrides if not _is_own(read_word(text).key)])
-    cluster = cluster_of(own)
+    _check_counts(config, values_of(overrides).get("backend"))
+    cluster = cluster_of(own, has_nodes=get(config.net, "nodes") is not None)
     if cluster is not None:
         cluster.place(config)
         _check_workers(values_of(overrides).get("workers"), config.workers, own["nodes"])
@@ -214,6 +235,23 @@ def case_of(overrides: Sequence[str]) -> Case:
         nodes=plan.nodes,
         inside=own.get("inside"),
     )
+
+
+def _check_counts(config: DictConfig, backend: str | None) -> None:
+    """Raise `UserError` for a setting of `_OF_RUNS`, and a back end that the user has named."""
+    for key, usual in _OF_RUNS.items():
+        value = OmegaConf.select(config, key, default=usual)
+        if value != usual:
+            raise UserError(
+                f"{key}={_text(value)} changes nothing in a prediction: leave {key}={_text(usual)}"
+            )
+    if backend not in (None, "nccl"):
+        raise UserError(f"predictions are of NCCL's operations: leave out backend={backend}")
+
+
+def _text(value: object) -> str:
+    """As on a command line."""
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _check_workers(given: str | None, of_nodes: int, nodes: str) -> None:

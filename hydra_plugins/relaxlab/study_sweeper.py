@@ -7,13 +7,14 @@ from pathlib import Path
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Quote, QuotedString
+from hydra.core.override_parser.types import Glob, Override, Quote, QuotedString
 from hydra.core.utils import JobReturn
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from experiments.plan.identity import config_text, identity
-from experiments.plan.overrides import values_of
+from experiments.plan.messages import choices
+from experiments.plan.overrides import normalize_overrides, values_of
 from experiments.runs.side_by_side import check_side_by_side, jobs_at_once, needs_host
 from experiments.runs.study import StudyRun, Sweep
 from host.errors import UserError
@@ -102,20 +103,39 @@ class StudySweeper(BasicSweeper):
             returns.append(returned)
 
     def _runs(self, root: Path, arguments: list[str]) -> Iterator[StudyRun]:
-        """Every combination, composed. Raises Hydra's errors for one that does not fit."""
+        """Every combination, composed. Raises Hydra's errors for one that does not fit, and
+        `UserError` where there is none.
+        """
         assert self.config is not None and self.hydra_context is not None
         loader = self.hydra_context.config_loader
         parser = OverridesParser.create(config_loader=loader)
         overrides = parser.parse_overrides([*self._parse_config(), *arguments])
+        _check_values(overrides)
         [combinations] = self.split_arguments(overrides, None)
         of_sweep = HydraConfig.instance().cfg
-        for number, combination in enumerate(combinations):
+        for number, combination in enumerate(map(normalize_overrides, combinations)):
             config = loader.load_sweep_config(self.config, combination)
             with open_dict(config):
                 config.hydra.job.num, config.hydra.job.id = number, str(number)
             HydraConfig.instance().set_config(config)
             yield _run(root, config, combination)
         HydraConfig.instance().cfg = of_sweep
+
+
+def _check_values(overrides: Sequence[Override]) -> None:
+    """Raise `UserError` for a word that asks for no value at all: a sweep of it has no run. Where
+    a word is given twice, the last one counts.
+    """
+    for override in {own.get_key_element(): own for own in overrides}.values():
+        if not override.is_discrete_sweep() or any(True for _ in override.sweep_string_iterator()):
+            continue
+        names = ", ".join(choices(override.key_or_group))
+        has_choices = isinstance(override.value(), Glob) and names
+        raise UserError(
+            f"{override.input_line} matches none of {names}"
+            if has_choices
+            else f"{override.input_line} has no value: give one at least"
+        )
 
 
 def _run(root: Path, config: DictConfig, overrides: Sequence[str]) -> StudyRun:

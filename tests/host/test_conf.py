@@ -60,6 +60,42 @@ def test_what_has_the_name_of_ours_never_takes_its_place(own):
             ask()
 
 
+def test_a_key_that_there_is_not_is_told_by_its_file(own):
+    own("experiment/mine.yaml", "# @package _global_\nmax_step: 3\n")
+    said = r"^conf/experiment/mine\.yaml: there is no key 'max_step': did you mean max_steps\?$"
+    with pytest.raises(UserError, match=said):
+        compose_config(["algo=allreduce", "experiment=mine"])
+    own("mine/keys.yaml", "a: 1\n")
+    with pytest.raises(UserError, match=r"^conf/mine/keys\.yaml: there is no key 'mine': "):
+        compose_config(["algo=allreduce", "+mine=keys"])
+
+
+def test_a_group_of_ones_own_may_set_keys_that_there_are(own):
+    own("mine/short.yaml", "# @package _global_\nmax_steps: 3\n")
+    assert compose_config(["algo=allreduce", "+mine=short"]).max_steps == 3
+
+
+@pytest.mark.parametrize("name", ["1", "1.5", "null", "True"])
+def test_a_file_that_no_word_names_is_no_choice(own, name):
+    before = choices("algo")
+    own(f"algo/{name}.yaml", "_target_: mine.Mine\n")
+    own("algo/folder.yaml/round.yaml", "_target_: mine.Round\n")
+    assert choices("algo") == before
+    said = rf"^algo={name} is no choice, since {name} is no text: rename .*/{name}\.yaml$"
+    with pytest.raises(UserError, match=said):
+        compose_config([f"algo={name}"])
+
+
+def test_a_part_that_no_group_has_is_refused_with_those_it_has(own):
+    own("algo/mine.yaml", "defaults:\n  - nope: qsgd\n_target_: mine.Mine\n")
+    own("experiment/mine.yaml", "# @package _global_\ndefaults:\n  - /nope: qsgd\n")
+    said = "there is no algo/nope named 'qsgd': the parts of algo are compressor, topology$"
+    with pytest.raises(UserError, match=said):
+        compose_config(["algo=mine"])
+    with pytest.raises(UserError, match="there is no nope named 'qsgd': the groups are algo, net"):
+        compose_config(["algo=allreduce", "experiment=mine"])
+
+
 def test_a_checkout_has_no_files_of_its_own(monkeypatch):
     monkeypatch.chdir(conf.PACKAGED.parent)
     assert conf.folders() == [conf.PACKAGED]

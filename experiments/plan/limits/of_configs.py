@@ -1,6 +1,6 @@
 """What of a configuration no run can have, by its texts and numbers alone."""
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from experiments.plan.limits.limit import Limit, is_of, one_of
 from experiments.plan.limits.of_classes import (
@@ -21,7 +21,7 @@ from experiments.plan.limits.of_pairs import (
 )
 from experiments.plan.limits.of_runs import check_numbers
 from experiments.plan.schema import GROUPS
-from experiments.tasks.target import target_of
+from experiments.tasks.target import ACCURACY, target_of
 from netsim.conditions.condition import NetworkCondition
 
 _ALGORITHMS = "bagua_algos.algorithms"
@@ -58,7 +58,8 @@ def check_config(config: DictConfig, net: NetworkCondition) -> None:
     check_numbers(config)
     if not is_part(config.target):
         raise ValueError(f"target has metrics: give one, as target.loss=2, got {config.target}")
-    target_of(config.target_accuracy, dict(config.target))  # raises
+    _check_target(config)
+    _check_schedule(config.schedule)
     _check_partition(config.data)
     parts = _parts(config, net)
     if config.device is not None:
@@ -83,6 +84,30 @@ def _parts(config: DictConfig, net: NetworkCondition) -> Parts:
         uses_background=target == f"{_ALGORITHMS}.async_model_average.AsyncModelAverage",
         workers_agree=target not in AVERAGES_MODELS,
     )
+
+
+def _check_target(config: DictConfig) -> None:
+    """Raise `ValueError` for a target that cannot be, and for two. A task's own accuracy, which
+    `target_accuracy` follows unless it is given, gives way to another metric.
+    """
+    target = target_of(config.target_accuracy, dict(config.target))
+    is_given = not OmegaConf.is_interpolation(config, "target_accuracy")
+    if is_given and config.target_accuracy is not None and target.metric != ACCURACY:
+        raise ValueError(
+            f"a run has one target, but got target_accuracy and target.{target.metric}: leave one, "
+            "or write target_accuracy=null"
+        )
+
+
+def _check_schedule(schedule: DictConfig) -> None:
+    """Raise `ValueError` for the steps of a factor that is 1 before and after them."""
+    steps = get(schedule, "total_iters", 0)
+    is_constant = target_of_part(schedule) == "torch.optim.lr_scheduler.ConstantLR"
+    if is_constant and steps and get(schedule, "factor") == 1:
+        raise ValueError(
+            f"schedule.total_iters={steps} changes nothing while schedule.factor=1: leave it 0, "
+            "give another factor, or take schedule=linear_warmup"
+        )
 
 
 def _check_partition(data: DictConfig) -> None:

@@ -13,6 +13,7 @@ from experiments.plan.messages import sentence
         ("algo.compressor.bit", "did you mean algo.compressor.bits?"),
         ("algo.compressor.bits", "others in conf/algo/compressor have it; write +algo.compressor."),
         ("target.los", "did you mean target.loss?"),
+        ("names.mdel", "did you mean names.model?"),
         ("target.accuracy", "write target_accuracy=VALUE"),
         ("data.sampler.batch_size", "--cfg job shows those there are"),
         ("algo.inner.workers", "--cfg job shows those there are"),

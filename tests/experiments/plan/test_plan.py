@@ -241,13 +241,16 @@ def test_the_target_is_the_tasks_unless_given():
     assert plan_of("task=fashion_mnist").target == Target(value=0.90)
     assert plan_of("task=fashion_mnist", "target_accuracy=0.5").target == Target(value=0.5)
     assert plan_of("target_accuracy=null").target == Target()
-    assert plan_of("target.loss=3.2").target == Target(metric="loss", value=3.2)
+    loss = Target(metric="loss", value=3.2)
+    assert plan_of("target.loss=3.2").target == loss
+    assert plan_of("target.loss=3.2", "target_accuracy=null").target == loss
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
         (["target.loss=3", "target.f1=0.5"], "got target.f1 and target.loss: leave one"),
+        (["target.loss=3", "target_accuracy=0.5"], "target_accuracy and target.loss: leave one"),
         (["target.top_5=1.5"], r"target.top_5 must be a fraction in \(0, 1\], got 1.5"),
         (["target.loss=inf"], "target.loss must be a finite number"),
         (["target.rouge=0.5"], "there is no key 'target.rouge'"),
@@ -364,9 +367,44 @@ def test_a_run_without_a_plugin_is_known_as_before_there_was_one():
     assert "net_plugin: bagua" in config_text(config | {"cluster": chosen})
 
 
-def test_a_plus_before_a_group_means_the_group():
-    given = ["-m", "+algo=a,b", "+foo=1", "net=x", "+net.delay_ms=1"]
-    assert normalize_overrides(given) == ["-m", "algo=a,b", "+foo=1", "net=x", "+net.delay_ms=1"]
+def test_a_plus_before_a_group_or_a_key_at_the_top_means_the_same_without():
+    given = ["-m", "+algo=a,b", "++seed=1", "net=x", "+net.delay_ms=1", "+hydra.x=1"]
+    meant = ["-m", "algo=a,b", "seed=1", "net=x", "+net.delay_ms=1", "+hydra.x=1"]
+    assert normalize_overrides(given) == meant
+    assert normalize_overrides(["+experiment=smoke"]) == ["experiment=smoke"]
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("+max_step=7", "'max_step': did you mean max_steps?"),
+        ("++max_step=7", "'max_step': did you mean max_steps?"),
+        ("+foo.bar=1", "'foo.bar': --cfg job"),
+        ("+tune.x=1", "'tune.x': --cfg job"),
+        ("+target.los=1", "'target.los': did you mean target.loss?"),
+        ("+names.algorithm=x", "'names.algorithm': did you mean names.algo?"),
+        ("+experiment.x=1", "'experiment.x': --cfg job"),
+    ],
+)
+def test_a_plus_makes_no_key_where_all_are_known(word, said):
+    with pytest.raises(UserError) as raised:
+        compose_config(["algo=allreduce", word])
+    assert str(raised.value).startswith(f"there is no key {said}")
+
+
+def test_no_experiment_is_null():
+    smoke = "experiment=smoke"
+    assert normalize_overrides(["seed=1", "experiment=null"]) == ["seed=1"]
+    for none in ("experiment=null", "+experiment=null", "~experiment"):
+        assert normalize_overrides([smoke, none]) == []
+    assert normalize_overrides(["experiment=null", smoke])[-1] == smoke
+    assert compose_config(["algo=allreduce", "experiment=null", smoke]).max_steps == 10
+
+
+@pytest.mark.parametrize("value", ["true", "3", ""])
+def test_what_names_no_experiment_is_refused_with_those_that_there_are(value):
+    with pytest.raises(UserError, match=rf"^.*{value}.*: choose experiment=bert_squad, "):
+        compose_config(["algo=allreduce", f"experiment={value}"])
 
 
 def test_a_dot_before_a_folder_of_choices_means_the_choice():
@@ -375,6 +413,8 @@ def test_a_dot_before_a_folder_of_choices_means_the_choice():
     assert normalize_overrides(given) == meant
     as_they_are = ["algo.topology={_target_:a.B}", "algo/topology=ring", "algo.interval=2", "-m"]
     assert normalize_overrides(as_they_are) == as_they_are
+    for null in ("cluster/jitter=null", "cluster.jitter=null"):  # a value, and no file's name
+        assert normalize_overrides([null]) == ["cluster.jitter=null"]
 
 
 @pytest.mark.parametrize("word", ["hydra.run.dir=", "hydra.run.dir=''", "hydra.sweep.dir= "])

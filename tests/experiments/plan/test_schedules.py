@@ -46,6 +46,16 @@ def test_a_scale_is_refused_where_the_schedule_sets_the_rate():
     assert with_schedule("ExponentialLR", "+schedule.gamma=0.9", "lr_scale=3").lr_scale == 3
 
 
+def test_steps_of_a_factor_are_of_one_that_changes_the_rate():
+    words = ["algo=allreduce", "schedule.total_iters=5"]
+    with pytest.raises(UserError, match=r"^schedule\.total_iters=5 changes nothing while .*=1: "):
+        make_plan(compose_config(words), Path())
+    plan = make_plan(compose_config([*words, "schedule.factor=0.5"]), Path())
+    optimizer = plan.make_optimizer(plan.model.parameters())
+    plan.make_schedule(optimizer)
+    assert optimizer.param_groups[0]["lr"] == 0.5 * optimizer.param_groups[0]["initial_lr"]
+
+
 def test_a_schedule_that_follows_a_metric_is_refused():
     with pytest.raises(UserError, match=r"ReduceLROnPlateau follows a metric.*schedule=cosine$"):
         with_schedule("ReduceLROnPlateau")

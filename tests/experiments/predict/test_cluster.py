@@ -42,11 +42,18 @@ def test_the_rate_of_the_network_is_a_nics_by_default(tmp_path):
         ({"nodes": "2x8", "rails": "0"}, "rails=0: a node has 1 to 10,000 NICs"),
         ({"nodes": "2x8", "rails": "1" + 400 * "0"}, ",000: a node has 1 to 10,000 NICs"),
         ({"nic_gbit": "10"}, "nic_gbit is of a node: say nodes=16x8, too"),
+        ({"inside": "pcie"}, "inside is of a node: say nodes=16x8, too"),
     ],
 )
 def test_what_is_no_cluster_is_refused(own, complaint):
     with pytest.raises(UserError, match=complaint):
         cluster_of(own)
+
+
+def test_nodes_of_a_networks_own_have_links_inside_and_no_nics():
+    assert cluster_of({"inside": "pcie"}, has_nodes=True) is None
+    with pytest.raises(UserError, match="rails is of a node: say nodes=16x8, too"):
+        cluster_of({"rails": "2"}, has_nodes=True)
 
 
 def test_a_network_with_nodes_of_its_own_is_refused(tmp_path):

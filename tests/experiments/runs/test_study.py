@@ -1,4 +1,5 @@
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -223,6 +224,23 @@ def test_a_sweep_that_cannot_begin_is_refused_with_one_sentence(tmp_path):
     )
     assert ended.returncode == 2
     assert ended.stderr.count("do not fill one batch") == 1
+    assert folders(tmp_path) == set()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["algo=glob(zzz*)"], r"algo=glob\(zzz\*\) matches none of allreduce, "),
+        (["algo=allreduce", "seed=range(1,1)"], r"seed=range\(1,1\) has no value: give one at"),
+        (["algo=allreduce", "seed=glob(*)"], r"seed=glob\(\*\) has no value: give one at"),
+        (["algo=allreduce", "+lr=0.5,1"], "there is no key 'lr': "),
+        (["algo=allreduce,1"], "algo=1 is no choice: choose algo=allreduce, "),
+    ],
+)
+def test_a_sweep_of_nothing_and_of_no_key_is_refused_with_one_sentence(tmp_path, words, said):
+    ended = app.run("-m", *words, f"hydra.sweep.dir={tmp_path}")
+    assert ended.returncode == 2 and ended.stdout == ""
+    assert re.match(rf"^error: {said}.*\n$", ended.stderr)
     assert folders(tmp_path) == set()
 
 
