@@ -2,10 +2,12 @@
 
 import pytest
 
+from experiments.advise.tuning.draws import read_contestants
 from experiments.advise.tuning.ranges import read_ranges
 from experiments.plan.compose import compose_config
 from experiments.plan.messages import choices
 from experiments.plan.overrides import normalize_overrides
+from experiments.runs.parts import load_parts
 from host import conf
 from host.errors import UserError
 from netsim.conditions.presets import preset_names, read_condition
@@ -58,6 +60,21 @@ def test_what_has_the_name_of_ours_never_takes_its_place(own):
     for ask in (lambda: choices("net"), lambda: compose_config(["algo=bytegrad"])):
         with pytest.raises(UserError, match=r"conf/algo/bytegrad\.yaml has the name of one of"):
             ask()
+
+
+@pytest.mark.parametrize(
+    ("folder", "read"),
+    [
+        ("net", read_condition),
+        ("study", load_parts),
+        ("tune", read_ranges),
+        ("contestants", read_contestants),
+    ],
+)
+def test_a_file_that_is_no_yaml_is_named_with_its_line_whoever_reads_it(folder, read, own):
+    own(f"{folder}/mine.yaml", "a: 1\nb: [1\n")
+    with pytest.raises(UserError, match=rf"conf/{folder}/mine\.yaml, line 3, is no YAML: expected"):
+        read("mine")
 
 
 def test_a_checkout_has_no_files_of_its_own(monkeypatch):
