@@ -85,7 +85,7 @@ def is_of_hydra(error: Exception) -> bool:
 
 
 def _is_theirs(file: str) -> bool:
-    folders = [Path(package.__file__).parent for package in (hydra, omegaconf)]
+    folders = [*hydra.__path__, *omegaconf.__path__]
     return any(Path(file).is_relative_to(folder) for folder in folders)
 
 
