@@ -5,9 +5,11 @@ folder `conf/` where a command is started adds files of one's own: `conf/algo/mi
 `algo=mine`. No file there takes the place of one of ours.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from host.errors import UserError
+from host.errors import UserError, first_line
 
 _HOME = Path(__file__).resolve().parents[1]
 PACKAGED = _HOME / "conf" if (_HOME / "conf" / "config.yaml").is_file() else _HOME / "relaxlab_conf"
@@ -61,3 +63,35 @@ def _is_text(name: str) -> bool:
 def is_group(name: str) -> bool:
     """Whether a folder of files has that name."""
     return any((folder / name).is_dir() for folder in folders())
+
+
+@contextmanager
+def reading(file: Path) -> Iterator[None]:
+    """Within, a YAML file is read, and nothing else is done. Raises `UserError`, which names the
+    file and its line, where it is none or cannot be read.
+    """
+    import yaml  # late: some commands read none
+
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror or error}") from error
+    # Those of Python are of tags and depths, as of `!!int x`.
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
+        line = _line_of(error, file)
+        where = f"{file}, line {line}," if line else file
+        said = getattr(error, "problem", None) or first_line(error)
+        raise UserError(f"{where} is no YAML: {said}") from error
+
+
+def _line_of(error: Exception, file: Path) -> int | None:
+    """From 1 on; None where `error` does not tell."""
+    if mark := getattr(error, "problem_mark", None):
+        return mark.line + 1
+    if isinstance(error, UnicodeDecodeError):  # which may be of a piece of the file
+        readable = file.read_bytes().decode("utf-8", "surrogateescape")
+        position = next((i for i, sign in enumerate(readable) if "\udc80" <= sign <= "\udcff"), 0)
+        return readable.count("\n", 0, position) + 1
+    if (position := getattr(error, "position", None)) is not None:  # a sign that no YAML has
+        return file.read_text(encoding="utf-8").count("\n", 0, position) + 1
+    return None

@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from bagua_net import library
 from experiments.plan import generators
+from experiments.plan.kinds import check_kind
 from experiments.plan.late_compiler import put_off_compiler
 from experiments.plan.limits.of_pairs import check_algorithm
 from experiments.plan.part import check_first, make_part
@@ -81,10 +82,9 @@ def _check(plan: Plan, optimizer: torch.optim.Optimizer) -> None:
         library.build()  # once, before workers are started
 
 
-def _check_optimizer(optimizer: object) -> None:
+def _check_optimizer(optimizer: torch.optim.Optimizer) -> None:
+    check_kind(optimizer, "optim")
     name = type(optimizer).__name__
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise ValueError(f"optim: {name} is no torch.optim.Optimizer: derive it from that")
     if not all("lr" in group for group in optimizer.param_groups):
         raise ValueError(
             f"optim: {name} has parameter groups without a learning rate, which schedules change: "

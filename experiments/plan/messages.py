@@ -10,6 +10,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+import hydra
+import omegaconf
 import yaml
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
@@ -82,8 +84,12 @@ def is_of_hydra(error: Exception) -> bool:
     if isinstance(error, HydraException | OmegaConfBaseException):
         return True
     frames = traceback.extract_tb(error.__traceback__)
-    is_there = bool(frames) and "omegaconf" in Path(frames[-1].filename).parts
-    return is_there and isinstance(error, ValueError)
+    return bool(frames) and isinstance(error, ValueError) and _is_theirs(frames[-1].filename)
+
+
+def _is_theirs(file: str) -> bool:
+    folders = [*hydra.__path__, *omegaconf.__path__]
+    return any(Path(file).is_relative_to(folder) for folder in folders)
 
 
 def sentence(error: Exception) -> str:
@@ -126,7 +132,7 @@ def sentence(error: Exception) -> str:
             f"{match[1]} cannot be read: put quotes around a value with blanks or other signs, "
             "as in 'KEY=\"a value\"'"
         )
-    return text
+    return text or first_line(error.__cause__ or error)
 
 
 def _wrong_type(word: str) -> str:

@@ -12,6 +12,7 @@ from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationValidationError
 
+from experiments.plan.kinds import check_kind
 from experiments.plan.limits.limit import WORDS, is_of
 from experiments.plan.limits.of_configs import check_config
 from experiments.plan.limits.of_host import check_gpu, check_host
@@ -21,6 +22,8 @@ from host.errors import UserError
 
 _TRUSTED = ("bagua_algos", "experiments", "netsim", "torch")
 """Packages whose classes may be looked at before Hydra has judged a `_target_`."""
+_MADE_LATER = ("optim", "schedule")
+"""Groups whose objects need another one to be made: see `make_plan`."""
 
 
 def check_first(config: DictConfig) -> None:
@@ -59,7 +62,9 @@ def check_start(config: DictConfig) -> None:
 
 
 def make_part(node: DictConfig, group: str) -> Any:
-    """What `node` names by its `_target_`. Raises `UserError` with one sentence if it cannot be."""
+    """What `node` names by its `_target_`; of `optim` and `schedule`, what makes it. Raises
+    `UserError` with one sentence if it cannot be, or is none of what `group` stands for.
+    """
     if not isinstance(node, DictConfig) or "_target_" not in node:
         raise UserError(f"{group} has no _target_: begin its file as those in conf/{group} do")
     if not isinstance(node.get("_partial_", False), bool):
@@ -67,12 +72,15 @@ def make_part(node: DictConfig, group: str) -> Any:
     _check_kinds_of(node, group)
     try:
         # What models and tasks of libraries get is Python's own lists and dictionaries.
-        return instantiate(node, _convert_="all") if group in OPEN_GROUPS else instantiate(node)
+        made = instantiate(node, _convert_="all") if group in OPEN_GROUPS else instantiate(node)
     except InstantiationException as error:
         cause = error.__cause__ or error
         lines = str(cause).splitlines() or [type(cause).__name__]
         said = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
         raise UserError(f"{group}: {said}") from error
+    if group not in _MADE_LATER:
+        check_kind(made, group)
+    return made
 
 
 def _check_kinds_of(node: DictConfig, group: str) -> None:

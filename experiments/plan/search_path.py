@@ -1,7 +1,7 @@
 """Where Hydra looks for the files of a configuration."""
 
-import os
 import pickle
+from pathlib import Path
 from typing import Any
 
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
@@ -42,13 +42,15 @@ def find_own_files() -> None:
 
 
 def _load_once(self: FileConfigSource, config_path: str) -> ConfigResult:
+    path = Path(self.path, self._normalize_file_name(config_path))
     try:
-        file = os.stat(os.path.join(self.path, self._normalize_file_name(config_path)))
+        file = path.stat()
     except OSError:
         return _load_config(self, config_path)  # which says what is wrong
     key = (self.provider, self.path, config_path, file.st_ino, file.st_mtime_ns, file.st_size)
     if key not in _read:
-        _read[key] = pickle.dumps(_load_config(self, config_path))
+        with conf.reading(path):
+            _read[key] = pickle.dumps(_load_config(self, config_path))
     return pickle.loads(_read[key])
 
 

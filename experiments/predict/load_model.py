@@ -80,8 +80,6 @@ def make_model(
     except (RuntimeError, NotImplementedError) as error:
         reason = str(error).split("\n")[0].rstrip(".")
         raise UserError(f"model: it cannot be made without numbers: {reason}") from error
-    if not isinstance(model, torch.nn.Module):
-        raise UserError(f"model: {config['_target_']} makes no torch.nn.Module")
     return name, model.to(device).train(), _inputs(model, example, batch_size, device)
 
 

@@ -35,7 +35,6 @@ from typing import Any
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
 
 from experiments.runs.actions import Action, Command, Copy, Pack, SideBySide, Unpack
 from host import conf
@@ -79,14 +78,14 @@ def load_parts(study: str) -> list[StudyPart]:
     if study not in studies:
         raise UserError(f"there is no study {study!r}: choose {', '.join(studies)}")
     file = studies[study]
+    with conf.reading(file):
+        loaded = OmegaConf.load(file)
     try:
-        plain = OmegaConf.to_container(OmegaConf.load(file), resolve=True)
+        plain = OmegaConf.to_container(loaded, resolve=True)
         if not isinstance(plain, dict):
             raise ValueError("it has no parts")
         return [_part(str(name), part) for name, part in plain["parts"].items()]
     except (
-        OSError,
-        YAMLError,
         OmegaConfBaseException,
         KeyError,
         TypeError,

@@ -29,6 +29,7 @@ def read_condition(
 
     Raises:
         ValueError: if there is no such file, a key is unknown, or a value is none of a network's.
+        UserError: if the file is no YAML.
     """
     import yaml
     from omegaconf import OmegaConf
@@ -37,14 +38,16 @@ def read_condition(
     file = conf.files("net").get(name)
     if file is None:
         raise ValueError(f"There is no network {name!r}: choose from {', '.join(preset_names())}.")
+    with conf.reading(file):
+        loaded = OmegaConf.load(file)
     try:
-        values: Any = OmegaConf.to_container(OmegaConf.load(file))
+        values: Any = OmegaConf.to_container(loaded)
         _check_keys(values, file)
         for key, text in overrides.items():
             if key not in _KEYS:
                 raise ValueError(f"net has no key {key!r}: choose from {', '.join(_KEYS)}.")
             values[key] = OmegaConf.to_container(OmegaConf.create(f"value: {text}"))["value"]  # pyright: ignore
-    except (OmegaConfBaseException, yaml.YAMLError, OSError) as error:
+    except (OmegaConfBaseException, yaml.YAMLError) as error:
         said = " ".join(str(error).split())
         raise ValueError(f"{name} and its overrides are no YAML: {said}") from error
     return NetworkCondition(**{key: v for key, v in values.items() if not key.startswith("_")})

@@ -2,10 +2,12 @@
 
 import pytest
 
+from experiments.advise.tuning.draws import read_contestants
 from experiments.advise.tuning.ranges import read_ranges
 from experiments.plan.compose import compose_config
 from experiments.plan.messages import choices
 from experiments.plan.overrides import normalize_overrides
+from experiments.runs.parts import load_parts
 from host import conf
 from host.errors import UserError
 from netsim.conditions.presets import preset_names, read_condition
@@ -94,6 +96,21 @@ def test_a_part_that_no_group_has_is_refused_with_those_it_has(own):
         compose_config(["algo=mine"])
     with pytest.raises(UserError, match="there is no nope named 'qsgd': the groups are algo, net"):
         compose_config(["algo=allreduce", "experiment=mine"])
+
+
+@pytest.mark.parametrize(
+    ("folder", "read"),
+    [
+        ("net", read_condition),
+        ("study", load_parts),
+        ("tune", read_ranges),
+        ("contestants", read_contestants),
+    ],
+)
+def test_a_file_that_is_no_yaml_is_named_with_its_line_whoever_reads_it(folder, read, own):
+    own(f"{folder}/mine.yaml", "a: 1\nb: [1\n")
+    with pytest.raises(UserError, match=rf"conf/{folder}/mine\.yaml, line 3, is no YAML: expected"):
+        read("mine")
 
 
 def test_a_checkout_has_no_files_of_its_own(monkeypatch):

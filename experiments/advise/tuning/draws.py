@@ -39,8 +39,9 @@ def read_contestants(name: str) -> dict[str, Contestant]:
     if name not in files:
         raise UserError(f"there are no contestants {name!r}: choose {', '.join(files)}")
     file = files[name]
+    with conf.reading(file):
+        found = yaml.safe_load(file.read_text(encoding="utf-8"))
     try:
-        found = yaml.safe_load(file.read_text())
         shared = parse_ranges(found["ranges"], file)
         return {
             str(key): Contestant(
@@ -48,7 +49,7 @@ def read_contestants(name: str) -> dict[str, Contestant]:
             )
             for key, one in found["contestants"].items()
         }
-    except (yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{file} does not describe contestants: {error}") from error
 
 

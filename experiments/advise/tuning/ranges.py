@@ -72,15 +72,13 @@ def read_ranges(name: str) -> dict[str, Range]:
     """
     own = Path(name) if name.endswith((".yaml", ".yml")) else None
     file = own or conf.files(FOLDER).get(name, Path(name))
-    try:
-        found = yaml.safe_load(file.read_text())
-    except OSError as error:
+    if not file.is_file():
         names = ", ".join(choices(FOLDER))
         raise UserError(
             f"there are no ranges {name!r}: choose ranges={names}, or a YAML file of your own"
-        ) from error
-    except yaml.YAMLError as error:
-        raise UserError(f"{file} is no YAML: {' '.join(str(error).split())}") from error
+        )
+    with conf.reading(file):
+        found = yaml.safe_load(file.read_text(encoding="utf-8"))
     if not isinstance(found, dict) or not found:
         raise UserError(f"{file} has no ranges: write FIELD: {{low: ..., high: ...}}")
     return parse_ranges(found, file)

@@ -13,11 +13,9 @@ from experiments.runs.summary import Summary
 from experiments.runs.trackers.tracker import TrackedRun, Tracker, numbers, results
 from experiments.training.metrics import MetricsRow
 
-ERRORS = (OSError,)
-
 
 class TensorBoard:
-    """Raises `OSError` where the folder cannot be written."""
+    """The event files of one run."""
 
     def __init__(self, run: TrackedRun) -> None:
         self._run = run

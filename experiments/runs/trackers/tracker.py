@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from experiments.runs.summary import Summary
 from experiments.training.metrics import MetricsRow
 from host.bounded_yaml import flat
-from host.errors import UserError
+from host.errors import UserError, first_line
 
 TRACKERS = {"tensorboard": "tensorboard", "mlflow": "mlflow", "wandb": "wandb"}
 """The package that each imports. The names are those of modules here, and of extras, too."""
@@ -44,8 +44,8 @@ class TrackedRun:
 
 
 class Tracker(Protocol):
-    """One run in one tool. Its module has `start`, which makes it, and `ERRORS`: what it raises
-    where the tool, its server or its disk does not do as it should.
+    """One run in one tool. Its module has `start`, which makes it. All of them raise whatever the
+    tool's library does.
     """
 
     def log(self, row: MetricsRow) -> None:
@@ -71,7 +71,6 @@ class Tracking:
         self._run = run
         self._tracker: Tracker | None = None
         self._was_opened = False
-        self._errors: tuple[type[Exception], ...] = ()
 
     def start(self) -> None:
         """Open it, unless that was done, and tell the rows that the run goes on from.
@@ -82,9 +81,7 @@ class Tracking:
         if self._name is None or self._was_opened:
             return
         self._was_opened = True
-        module = importlib.import_module(f"experiments.runs.trackers.{self._name}")
-        self._errors = module.ERRORS
-        self._do(lambda: self._open(module.start))
+        self._do(self._open)
         for row in self._run.rows:
             self.log(row)
 
@@ -100,15 +97,16 @@ class Tracking:
             self._do(lambda: tracker.finish(summary))
         self._tracker = None
 
-    def _open(self, start: Callable[[TrackedRun], Tracker]) -> None:
-        self._tracker = start(self._run)
+    def _open(self) -> None:
+        module = importlib.import_module(f"experiments.runs.trackers.{self._name}")
+        self._tracker = module.start(self._run)
 
     def _do(self, deed: Callable[[], None]) -> None:
         try:
             deed()
-        except self._errors as error:
+        except Exception as error:  # what a stranger's library raises, nobody can list
             self._tracker = None
-            said = (str(error).splitlines() or [type(error).__name__])[0]
+            said = first_line(error)
             print(f"tracker={self._name} failed, and the run goes on without: {said}", flush=True)
 
 

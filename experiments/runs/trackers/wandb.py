@@ -7,18 +7,16 @@ waits for a server, or asks for a key.
 import os
 
 import wandb
-from wandb.errors import Error
 
 from experiments.runs.summary import Summary
 from experiments.runs.trackers.tracker import PROJECT, TrackedRun, Tracker, numbers, results
 from experiments.training.metrics import MetricsRow
 
-ERRORS = (Error, OSError)
 _START_LIMIT_S = 20
 
 
 class WandB:
-    """Raises `wandb.errors.Error` where its service or server refuses."""
+    """A run there."""
 
     def __init__(self, run: TrackedRun) -> None:
         os.environ.setdefault("WANDB_MODE", "offline")
@@ -45,5 +43,5 @@ class WandB:
 
 
 def start(run: TrackedRun) -> Tracker:
-    """Open a run. Raises `wandb.errors.Error`."""
+    """Open a run."""
     return WandB(run)

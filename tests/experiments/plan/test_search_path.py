@@ -90,6 +90,34 @@ def test_files_of_ones_own_that_are_none_keep_no_key_from_being_named(tmp_path, 
         compose_config(["algo=allreduce", "net.delay=5"])
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"a: [1", r"mine\.yaml, line 1, is no YAML: expected ',' or '\]'"),
+        (b"a: 1\n\na: 2", r"mine\.yaml, line 3, is no YAML: found duplicate key a$"),
+        (b"a: 1\n\tb: 1", r"mine\.yaml, line 2, is no YAML: "),
+        (b"a: 1\nb: \xff", r"mine\.yaml, line 2, is no YAML: .* byte 0xff "),
+        (b"a: 1\n" * 2_000 + b"b: \xff", r"mine\.yaml, line 2001, is no YAML: .* byte 0xff "),
+        (b"a: 1\nb: \0", r"mine\.yaml, line 2, is no YAML: unacceptable character"),
+        (b"a: !!int x", r"mine\.yaml is no YAML: invalid literal"),
+        (b"3.5", r"mine\.yaml cannot be read: "),
+        (b"defaults: 5", "defaults must be a list"),
+        (b"a: ${", "no viable alternative at input"),
+    ],
+)
+@pytest.mark.parametrize("group", ["net", "experiment"])
+def test_a_file_of_ones_own_that_is_no_yaml_is_named_with_its_line(
+    group, content, said, tmp_path, monkeypatch
+):
+    own = tmp_path / "conf" / group / "mine.yaml"
+    own.parent.mkdir(parents=True)
+    own.write_bytes(content)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=said) as refused:
+        compose_config(["algo=allreduce", f"{group}=mine"])
+    assert "\n" not in str(refused.value)
+
+
 @pytest.mark.parametrize("text", ["rate_mbit: 5", "- 5"])
 def test_a_file_of_ones_own_without_a_target_is_refused_in_a_line(text, tmp_path, monkeypatch):
     (tmp_path / "conf" / "optim").mkdir(parents=True)

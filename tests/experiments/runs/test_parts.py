@@ -125,7 +125,6 @@ def test_a_name_that_there_is_not_is_told_with_those_there_are(written):
         ("parts: {p: {what: W., actions: [{sweep: '${words.a}'}]}}", "words.a"),
         ("no: parts", "parts"),
         ("[parts]", "it has no parts"),
-        ("parts: {", "expected"),
         ("parts: {p: {what: W., actions: [{copy: 3, to: b}]}}", "of which one is no text"),
         *(
             (

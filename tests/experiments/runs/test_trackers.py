@@ -2,6 +2,7 @@
 
 import json
 import struct
+import sys
 from dataclasses import replace
 from unittest.mock import ANY, Mock
 
@@ -9,6 +10,7 @@ import pytest
 
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
+from experiments.runs import folder_lock
 from experiments.runs.run import Recorder, known_summary
 from experiments.runs.summary import Summary
 from experiments.runs.trackers import tracker
@@ -95,6 +97,144 @@ def test_a_server_that_is_gone_does_not_end_the_run(tmp_path):
     finished = told("mlflow", tmp_path / "run", **nobody)
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout.count("tracker=mlflow failed, and the run goes on without: ") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "variables"),
+    [
+        ("mlflow", {"MLFLOW_TRACKING_URI": "sqlite:////proc/x.db"}),
+        ("mlflow", {"MLFLOW_TRACKING_URI": "http://[bad"}),
+        ("wandb", {"WANDB_MODE": "rubbish"}),
+    ],
+)
+def test_a_setting_that_its_library_refuses_does_not_end_the_run(name, variables, tmp_path):
+    pytest.importorskip(name)
+    finished = told(name, tmp_path / "run", **variables)
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.count(f"tracker={name} failed, and the run goes on without: ") == 1
+
+
+class Failing:
+    """A tracker whose library fails at one moment, once it is there."""
+
+    def __init__(self, moment: str, error: BaseException) -> None:
+        self.moment, self.error, self.told = moment, error, []
+
+    def __getattr__(self, moment: str):
+        def fail_or_note(*_: object):
+            self.told.append(moment)
+            if moment == self.moment:
+                raise self.error
+            return self
+
+        return fail_or_note
+
+
+def tell_failing(failing, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "experiments.runs.trackers.tensorboard", failing)
+    monkeypatch.setattr(tracker, "check", lambda name: None)
+    tracking = Tracking("tensorboard", TrackedRun(folder=tmp_path, config={}))
+    for row in ROWS[:2]:
+        tracking.log(row)
+    tracking.finish(Summary(status="completed"))
+    return failing.told
+
+
+@pytest.mark.parametrize("error", [ValueError("a\nb"), ImportError("a"), KeyError(), OSError("a")])
+@pytest.mark.parametrize(
+    ("moment", "told_of"),
+    [
+        ("start", ["start"]),
+        ("log", ["start", "log"]),
+        ("finish", ["start", *2 * ["log"], "finish"]),
+    ],
+)
+def test_whatever_its_library_raises_is_said_once(
+    moment, told_of, error, tmp_path, monkeypatch, capsys
+):
+    assert tell_failing(Failing(moment, error), tmp_path, monkeypatch) == told_of
+    said = "KeyError" if isinstance(error, KeyError) else "a"
+    line = f"tracker=tensorboard failed, and the run goes on without: {said}\n"
+    assert capsys.readouterr().out == line
+
+
+def test_who_stops_the_run_stops_it_while_a_tracker_is_told(tmp_path, monkeypatch):
+    with pytest.raises(KeyboardInterrupt):
+        tell_failing(Failing("log", KeyboardInterrupt()), tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("uri", "store", "is_alone"),
+    [
+        (None, "mlflow.db", True),
+        ("sqlite:///own.db", "own.db", True),
+        ("file:own%20store", "own store", True),
+        ("own_store", "own_store", True),
+        ("http://127.0.0.1:9/own.db", "own.db", False),
+    ],
+)
+def test_a_local_store_of_mlflow_is_opened_by_one_run_at_a_time(
+    uri, store, is_alone, tmp_path, monkeypatch
+):
+    mlflow = mlflow_tracker(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    if uri is None:
+        monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    else:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    held = []
+
+    def client():
+        held.append(folder_lock.is_held(tmp_path / store))
+        return Mock()
+
+    monkeypatch.setattr(mlflow, "MlflowClient", client)
+    mlflow.start(TrackedRun(folder=tmp_path / "run", config={}))
+    assert held == [is_alone]
+    assert not folder_lock.is_held(tmp_path / store)
+    assert not list(tmp_path.iterdir())
+
+
+def mlflow_tracker(monkeypatch):
+    """Its module, with locks for which nobody waits."""
+    pytest.importorskip("mlflow")
+    from experiments.runs.trackers import mlflow
+
+    monkeypatch.setattr(folder_lock, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(mlflow, "_MAKING_LIMIT_S", 0.0)
+    return mlflow
+
+
+def test_a_store_that_others_do_not_leave_is_left_to_them(tmp_path, monkeypatch):
+    mlflow = mlflow_tracker(monkeypatch)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/own.db")
+    monkeypatch.setattr(mlflow, "MlflowClient", Mock())
+    with (
+        folder_lock.hold(tmp_path / "own.db"),
+        pytest.raises(TimeoutError, match=r"other runs have not opened .*own\.db in 0 s"),
+    ):
+        mlflow.start(TrackedRun(folder=tmp_path, config={}))
+
+
+def test_an_experiment_that_another_run_has_made_meanwhile_is_the_same(tmp_path, monkeypatch):
+    mlflow = mlflow_tracker(monkeypatch)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    client = Mock()
+    client.get_experiment_by_name.side_effect = [None, Mock(experiment_id="7")]
+    client.create_experiment.side_effect = mlflow.MlflowException("it is there")
+    monkeypatch.setattr(mlflow, "MlflowClient", lambda: client)
+    mlflow.start(TrackedRun(folder=tmp_path, config={}))
+    client.create_run.assert_called_once_with("7", run_name=tmp_path.name)
+
+
+def test_a_run_without_a_number_ends_in_mlflow_too(tmp_path, monkeypatch):
+    mlflow = mlflow_tracker(monkeypatch)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    client = Mock()
+    client.log_batch.return_value = None  # as MLflow's own for nothing
+    monkeypatch.setattr(mlflow, "MlflowClient", lambda: client)
+    mlflow.start(TrackedRun(folder=tmp_path, config={})).finish(Summary(status="failed"))
+    client.set_terminated.assert_called_once_with(ANY, "FAILED")
 
 
 def test_a_batch_that_is_lost_leaves_no_run_at_work_for_ever(tmp_path, monkeypatch):
