@@ -1,15 +1,22 @@
-"""The configurations of records, option by option, and in which options runs differ."""
+"""The configurations of records, option by option, and in which options runs differ.
+
+Whatever compares runs has them checked here, so that unlike ones are refused by the same sentence.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from experiments.plan.identity import ADDED
 from host.bounded_yaml import read_mapping
+from host.errors import UserError
+
+if TYPE_CHECKING:  # it takes half a second
+    import pandas as pd
 
 _ALGO = "algo."
 _OF_NO_SETTING = {"seed", "resume", "tracker", "cluster.timeout_s", "cluster.stacking"}
@@ -20,6 +27,18 @@ _OF_SEED = {"topology.seed", "cluster.jitter.seed"}
 """What follows the seed by its own file in `conf/`: no other setting either."""
 _MAY_FOLLOW = {"algo.seed", "compressor.seed"}
 """What makes no setting where it is the seed in all runs, as by `algo.seed=${seed}`."""
+OF_NO_ACCURACY = (
+    *("task.target_accuracy", "data.loaders"),
+    *("log_every", "checkpoint_every", "trace"),
+)
+"""What changes no accuracy after equally many steps."""
+_OF_A_SIDE = (
+    *("backend.", "names.backend", "net.backend"),
+    *("cluster.", "profile", "device"),
+)
+"""What real and simulated runs differ in: who computes and sends, and what simulated ones are told
+of it. Of a network, only how its links are shaped.
+"""
 _MAX_WHOLE = 1 << 53
 CONFIGURATION = "configuration"
 """The one option of a run whose configuration cannot be read: it is no seed of any setting."""
@@ -98,3 +117,52 @@ def differing(configs: Sequence[dict[str, Any]], group: str = "") -> set[str]:
 
 def _is_of_seed(config: Mapping[str, Any], key: str) -> bool:
     return str(config.get(key, config["seed"])) == config["seed"]
+
+
+def check_alike(
+    runs: pd.DataFrame,
+    columns: Iterable[str] = (),
+    called: str = "the runs",
+    *,
+    but: Sequence[str] = (),
+    only: Sequence[str] | None = None,
+) -> None:
+    """Raise `UserError`, which names the first difference and speaks of the runs as `called`, where
+    `runs` (of `load_runs`) differ in one of the columns, or by their configurations, where these
+    can be read, in an option: their seeds aside, in any but those of `but`, and of `only` these,
+    where it is given. Both hold options, and groups such as "net.".
+    """
+    configs = [read_config(Path(folder)) for folder in runs.folder]
+    readable = [config for config in configs if CONFIGURATION not in config]
+    found: dict[str, list[Any]] = {column: list(runs[column]) for column in columns}
+    for key in sorted(differing(readable)):
+        if not _is_of(key, but) and (only is None or _is_of(key, only)):
+            found[key] = [config.get(key) for config in readable]
+    for name, values in found.items():
+        texts = sorted({_text(name, value) for value in values})
+        if len(texts) > 1:
+            raise UserError(f"{called} differ in {name} ({', '.join(texts)}): compare like runs")
+
+
+def check_sides(
+    runs: pd.DataFrame, columns: Iterable[str], called: str, *, but: Sequence[str] = ()
+) -> None:
+    """As `check_alike`, of real and of simulated runs of one setting: those of one side differ in
+    nothing but their seeds, those of both in no more than what makes them real or simulated.
+    """
+    check_alike(runs, columns, called, but=(*but, *_OF_A_SIDE))
+    for _, side in runs.groupby(runs.backend == "sim"):
+        check_alike(side, ("backend",), called, but=but)
+
+
+def _is_of(key: str, options: Sequence[str]) -> bool:
+    return any(
+        key.startswith(option) if option.endswith(".") else key == option for option in options
+    )
+
+
+def _text(name: str, value: Any) -> str:
+    """Of a class its name: records keep the module in which it was when they were made."""
+    if name.endswith("_target_"):
+        return str(value).rpartition(".")[2]
+    return repr(float(value)).removesuffix(".0") if isinstance(value, float) else str(value)

@@ -3,15 +3,14 @@
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
 from experiments.report.cells import describe
-from experiments.report.configurations import CONFIGURATION, differing, read_config
+from experiments.report.configurations import OF_NO_ACCURACY, check_alike
 from experiments.report.phrases import MOST_NAMED, machines
+from experiments.report.results_table import OF_A_STEP
 from experiments.report.statistics import best_by_accuracy, mean_half_width
 from experiments.runs.load import find_twins, load_environment, unended
 from host import markdown
@@ -24,10 +23,8 @@ _HEADERS = (
     *("MB sent a worker", "of all-reduce", "spread of weights"),
 )
 SITUATION = ("task", "model", "workers", "steps", "backend")
-_GROUPS = ("task.", "data.", "model.")
-_OPTIONS = {"batch_size", "precision"}
-_CHANGE_NOTHING = {"task.target_accuracy", "data.loaders"}
-"""Of what runs must have alike, what changes no accuracy after equally many steps."""
+_SHARED = ("task.", "data.", "model.", *OF_A_STEP)
+"""What all algorithms have alike; the rest is an algorithm's own."""
 
 
 class ConvergenceRow(NamedTuple):
@@ -51,11 +48,14 @@ def best_rows(runs: pd.DataFrame) -> list[ConvergenceRow]:
     """One row for each algorithm of `runs` (of `load_runs`), the best first.
 
     Runs that have not ended are left out. Raises `UserError` where the others are not comparable,
-    or no run of the baseline completed.
+    those of an algorithm differ in more than `lr_scale` and seed, or no run of the baseline
+    completed.
     """
     runs = runs.loc[~unended(runs)]
     completed = runs.loc[runs.status == "completed"]
-    check_alike(completed, SITUATION)
+    check_alike(completed, SITUATION, but=OF_NO_ACCURACY, only=_SHARED)
+    for algo, own in runs.groupby("algo"):
+        check_alike(own, ("optim",), f"the runs of {algo}", but=("lr_scale", *OF_NO_ACCURACY))
     if "metric" in runs and any(map(pd.notna, runs["metric"])):
         raise UserError("accuracies are compared, and some runs have a target of another metric")
     unknown = runs.folder[runs.lr_scale.isna()]
@@ -66,37 +66,12 @@ def best_rows(runs: pd.DataFrame) -> list[ConvergenceRow]:
         seed = "no seed" if pd.isna(one.seed) else f"seed {one.seed}"
         raise UserError(
             f"{one.folder} and {other.folder} are two runs of {one.algo} with {seed} and "
-            f"lr_scale={one.lr_scale:g}: they differ in what is not compared here; give folders "
-            "with one setting of each algorithm"
+            f"lr_scale={one.lr_scale:g}: keep one"
         )
     if BASELINE not in set(completed.algo):
         raise UserError(f"there is no run of {BASELINE} that completed to compare with: add some")
     rows = [_best(group) for _, group in runs.groupby("algo")]
     return sorted(rows, key=lambda row: -row.accuracy if row.num_seeds else 0.0)
-
-
-def check_alike(runs: pd.DataFrame, columns: Iterable[str], called: str = "the runs") -> None:
-    """Raise `UserError`, which speaks of the runs as `called`, where they differ in one of the
-    columns, or by their configurations, where these can be read, in task, data, model, batch size
-    or precision.
-    """
-    configs = [read_config(Path(folder)) for folder in runs.folder]
-    readable = [config for config in configs if CONFIGURATION not in config]
-    found: dict[str, list[Any]] = {column: list(runs[column]) for column in columns}
-    for key in sorted(differing(readable) - _CHANGE_NOTHING):
-        if key.startswith(_GROUPS) or key in _OPTIONS:
-            found[key] = [config.get(key) for config in readable]
-    for name, values in found.items():
-        texts = sorted({_text(name, value) for value in values})
-        if len(texts) > 1:
-            raise UserError(f"{called} differ in {name} ({', '.join(texts)}): compare like runs")
-
-
-def _text(name: str, value: Any) -> str:
-    """Of a class its name: records keep the module in which it was when they were made."""
-    if name.endswith("_target_"):
-        return str(value).rpartition(".")[2]
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _best(runs: pd.DataFrame) -> ConvergenceRow:

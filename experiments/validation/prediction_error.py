@@ -13,7 +13,8 @@ import numpy as np
 import pandas as pd
 
 from experiments.advise.advise import slowest_rate_mbit
-from experiments.report.results_table import named, results_table
+from experiments.report.configurations import check_alike, check_sides
+from experiments.report.results_table import OF_A_STEP, named, results_table
 from experiments.report.statistics import is_tie, prediction_error
 from experiments.runs.load import load_config, load_runs
 from host.errors import UserError
@@ -25,6 +26,9 @@ SEED = 0
 """The seed whose runs are compared."""
 
 _WORKERS = {False: "real", True: "simulated"}
+_SHARED = ("task.", "data.", "model.", *OF_A_STEP)
+"""What all algorithms of a table have alike; the rest is an algorithm's own, or a network's."""
+_OF_A_SETTING = ("task", "model", "workers", "net", "optim", "lr_scale")
 
 
 def times_to_accuracy(measured: Path, predicted: Path) -> str:
@@ -33,11 +37,15 @@ def times_to_accuracy(measured: Path, predicted: Path) -> str:
     that reached the target in both.
 
     Raises `UserError` for a folder without runs on all of them, or with several settings of an
-    algorithm, and where both have no algorithm in common.
+    algorithm, where both have no algorithm in common, and where the runs of one are of another
+    setting, network, task or target than those of the other, or some than others.
     """
-    seconds = _seconds(measured, is_simulated=False)
-    foreseen = _seconds(predicted, is_simulated=True)
+    real = _of_seed(measured, is_simulated=False)
+    simulated = _of_seed(predicted, is_simulated=True)
+    seconds = _by_net(results_table(real), measured)
+    foreseen = _by_net(results_table(simulated), predicted)
     common = _common(seconds.dropna().index, foreseen.dropna().index, measured, predicted)
+    _check_table(real, simulated, common)
     names = seconds.loc[common].median(axis=1).sort_values().index
     seconds, foreseen = seconds.loc[names], foreseen.loc[names]
     rows = {
@@ -52,12 +60,15 @@ def seconds_a_step(measured: Path, predicted: Path) -> str:
     """Seconds a step of real workers, of simulated ones, and their ratio, of each algorithm that
     both have.
 
-    Raises `UserError` for a folder without such runs, or with several of an algorithm, and where
-    both have no algorithm in common.
+    Raises `UserError` for a folder without such runs, or with several of an algorithm, where both
+    have no algorithm in common, and where its runs are of another setting or network.
     """
-    real = _steps(measured, is_simulated=False)
-    simulated = _steps(predicted, is_simulated=True)
+    runs = _runs(measured, is_simulated=False), _runs(predicted, is_simulated=True)
+    real, simulated = (_steps(own, at) for own, at in zip(runs, (measured, predicted), strict=True))
     common = _common(real.index, simulated.index, measured, predicted)
+    both = pd.concat(runs)
+    for algo in common:
+        check_sides(both.loc[both.algo == algo], _OF_A_SETTING, f"the runs of {algo}")
     rows = {
         str(name): [
             *(_number(s, ".3f"), _number(simulated[name], ".3f")),
@@ -77,11 +88,13 @@ def first_places(measured: Path, predicted: Path) -> str:
 
     Raises `UserError` as `times_to_accuracy` does.
     """
-    foreseen = _seconds(predicted, is_simulated=True).dropna()
+    predictions = _of_seed(predicted, is_simulated=True)
+    foreseen = _by_net(results_table(predictions), predicted).dropna()
     runs = named(_runs(measured, is_simulated=False))
     common = _common(pd.Index(runs["name"]), foreseen.index, measured, predicted)
     table = results_table(runs.loc[runs["name"].isin(list(common))])
     common = _common(_by_net(table, measured).dropna().index, common, measured, predicted)
+    _check_table(runs, predictions, common)
     table = table.loc[table["name"].isin(list(common))]
     rows = {}
     for net in NETS:
@@ -155,8 +168,8 @@ def _runs(folder: Path, *, is_simulated: bool) -> pd.DataFrame:
     return runs
 
 
-def _seconds(folder: Path, *, is_simulated: bool) -> pd.DataFrame:
-    """The time to accuracy of the one seed: a row an algorithm, a column a network."""
+def _of_seed(folder: Path, *, is_simulated: bool) -> pd.DataFrame:
+    """The runs of the one seed, `named`."""
     runs = _runs(folder, is_simulated=is_simulated)
     runs = runs.loc[runs.seed == SEED]
     if missing := [net for net in NETS if net not in set(runs.net)]:
@@ -164,7 +177,20 @@ def _seconds(folder: Path, *, is_simulated: bool) -> pd.DataFrame:
             f"{folder} has no run of {_WORKERS[is_simulated]} workers, seed {SEED}, on "
             f"{', '.join(missing)}"
         )
-    return _by_net(results_table(runs), folder)
+    return named(runs)
+
+
+def _check_table(real: pd.DataFrame, simulated: pd.DataFrame, names: pd.Index) -> None:
+    """Raise `UserError` where runs of a table of these `names`, by network, cannot be compared: a
+    name tells no more than what varies among the runs of its own folder.
+    """
+    runs = pd.concat([real, simulated])
+    runs = runs.loc[runs["name"].isin(list(names)) & runs.net.isin(NETS)]
+    check_alike(runs, ("task", "model", "workers", "target"), only=_SHARED)
+    for net, own in runs.groupby("net"):
+        check_alike(own, called=f"the runs on {net}", but=("net.backend",), only=("net.",))
+    for (name, net), own in runs.groupby(["name", "net"]):
+        check_sides(own, _OF_A_SETTING, f"the runs of {name} on {net}")
 
 
 def _by_net(table: pd.DataFrame, folder: Path) -> pd.DataFrame:
@@ -221,8 +247,7 @@ def _number(value: Any, digits: str, unit: str = "") -> str:
     return f"{value:{digits}}{unit}" if math.isfinite(value) else "-"
 
 
-def _steps(folder: Path, *, is_simulated: bool) -> pd.Series:
-    runs = _runs(folder, is_simulated=is_simulated)
+def _steps(runs: pd.DataFrame, folder: Path) -> pd.Series:
     if runs.algo.duplicated().any():
         algo = runs.algo[runs.algo.duplicated()].iloc[0]
         raise UserError(f"{folder} has several runs of {algo}: give a folder with one")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from experiments.report.convergence import check_alike
+from experiments.report.configurations import OF_NO_ACCURACY, check_alike, check_sides
 from experiments.report.statistics import MAX_PAIRS, flip_p_value
 from experiments.runs.load import find_twins, load_rows, load_runs, unended
 from experiments.tasks.target import Target
@@ -31,7 +31,7 @@ training makes greater from step to step.
 """
 
 _REAL, _SIMULATED = "gloo", "sim"
-_ALIKE = ("task", "model", "workers", "optim", "lr_scale")
+_ALIKE = ("task", "model", "net", "workers", "optim", "lr_scale")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,12 +101,15 @@ def rule_targets(runs: Path) -> dict[str, float]:
     """The target of each algorithm: the median over its runs of the best accuracy on the validation
     set, less `POINTS`.
 
-    Raises `UserError` where there are none, or some are not simulated, or have not ended.
+    Raises `UserError` where there are none, or some are not simulated, or have not ended, or those
+    of an algorithm differ in more than their seeds.
     """
     table = load_runs(runs)
     _check_ended(table)
     if table.empty or set(table.backend) != {_SIMULATED}:
         raise UserError(f"{runs} has other runs than simulated ones, or none: targets are of these")
+    for algo, own in table.groupby("algo"):
+        check_alike(own, _ALIKE, f"the runs of {algo}", but=OF_NO_ACCURACY)
     best: dict[str, list[float]] = {}
     for algo, folder in zip(table.algo, table.folder, strict=True):
         accuracies = [row.accuracy or 0.0 for row in load_rows(folder) if row.is_evaluation]
@@ -173,7 +176,7 @@ def compare(runs: Path, targets: Mapping[str, float]) -> list[Compared]:
     for algo, target in targets.items():
         made = _pairs(algo, found, runs)
         own = table.loc[table.algo == algo]
-        check_alike(own, _ALIKE, f"the runs of {algo}")
+        check_sides(own, _ALIKE, f"the runs of {algo}", but=OF_NO_ACCURACY)
         first = own.iloc[0]
         compared.append(_compared(first, target, made))
     return compared

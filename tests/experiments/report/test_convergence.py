@@ -87,7 +87,7 @@ def test_what_failed_did_not_diverge_and_what_is_at_work_did_neither():
 
 def test_other_settings_are_no_seeds():
     twice = runs(*BASE).assign(seed=0)
-    said = "runs/0 and runs/1 are two runs of allreduce with seed 0 and lr_scale=1: they differ"
+    said = "runs/0 and runs/1 are two runs of allreduce with seed 0 and lr_scale=1: keep one"
     with pytest.raises(UserError, match=said):
         best_rows(twice)
     with pytest.raises(UserError, match="of allreduce with no seed and lr_scale=1"):
@@ -147,6 +147,7 @@ def test_a_page_of_records_that_name_neither_makes_nothing_up(tmp_path):
         ("", "data: {for_tuning: true}", r"data.for_tuning \(False, True\)"),
         ("batch_size: 8", "batch_size: 2", r"batch_size \(2, 8\)"),
         ("precision: float32", "precision: bfloat16", r"precision \(bfloat16, float32\)"),
+        ("accumulate: 1", "accumulate: 8", r"accumulate \(1, 8\)"),
         ("task: {root: one}", "task: {root: other}", r"task.root \(one, other\)"),
         ("task: {_target_: a.One}", "task: {_target_: a.Other}", r"task._target_ \(One, Other\)"),
     ],
@@ -168,7 +169,6 @@ def test_models_of_one_name_and_other_sizes_are_refused(tmp_path):
         ("data: {alpha: 10}", "data: {alpha: 10.0}"),
         ("task: {target_accuracy: 0.9}", "task: {target_accuracy: 0.8}"),
         ("task: {_target_: earlier.One}", "task: {_target_: now.One}"),
-        ("accumulate: 1", "accumulate: 2"),
         ("batch_size: 8", "no YAML: ["),
     ],
 )
@@ -181,3 +181,40 @@ def test_an_unlike_run_without_an_accuracy_is_no_matter(tmp_path):
     fields = {"status": "diverged", "final_accuracy": None, "validation_accuracy": None}
     rows = best_rows(write_two(tmp_path, "batch_size: 8", "batch_size: 2", **fields))
     assert [row.num_seeds for row in rows] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "said"),
+    [
+        ({"options": {"bits": 2}}, {"options": {"bits": 8}}, r"bits \(2, 8\)"),
+        ({"optim": "sgd"}, {"optim": "adamw"}, r"optim \(adamw, sgd\)"),
+        ({"lr": 0.1}, {"lr": 0.10000001}, r"optim.lr \(0.1, 0.10000001\)"),
+        ({}, {"of_run": {"schedule": {"factor": 0.5}}}, r"schedule.factor \(0.5, None\)"),
+        ({}, {"of_run": {"clip_norm": 1.0}}, r"clip_norm \(1, None\)"),
+        ({"of_net": {"delay_ms": 5}}, {"of_net": {"delay_ms": 6}}, r"net.delay_ms \(5, 6\)"),
+    ],
+)
+def test_settings_of_one_algorithm_are_no_seeds_of_it(tmp_path, own, others, said):
+    write_run(tmp_path / "base", "allreduce")
+    for seed, fields in enumerate((own, others)):
+        write_run(tmp_path / f"{seed}", "bytegrad", seed=seed, **fields)
+    with pytest.raises(UserError, match=f"^the runs of bytegrad differ in {said}: compare like"):
+        best_rows(load_runs(tmp_path))
+
+
+def test_a_run_that_failed_by_another_setting_is_no_seed_either(tmp_path):
+    write_run(tmp_path / "base", "allreduce")
+    write_run(tmp_path / "0", "bytegrad", options={"bits": 8})
+    write_run(tmp_path / "1", "bytegrad", seed=1, options={"bits": 2}, status="diverged")
+    with pytest.raises(UserError, match=r"of bytegrad differ in bits \(2, 8\)"):
+        best_rows(load_runs(tmp_path))
+
+
+def test_seeds_and_rates_of_one_algorithm_are_of_one_setting(tmp_path):
+    write_run(tmp_path / "base", "allreduce")
+    for seed in range(2):
+        for lr_scale in (0.3, 1.0):
+            fields = {"options": {"seed": seed}, "of_run": {"log_every": 10 + seed}}
+            folder = tmp_path / f"{seed}_{lr_scale}"
+            write_run(folder, "bytegrad", seed=seed, lr_scale=lr_scale, **fields)
+    assert {row.algo: row.num_seeds for row in best_rows(load_runs(tmp_path))}["bytegrad"] == 2

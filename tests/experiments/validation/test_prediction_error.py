@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from experiments.commands.checks import prediction_error as command
@@ -220,3 +222,64 @@ def test_the_file_is_written(folders, tmp_path, monkeypatch, capsys):
     assert command.main() == 0
     assert file.read_text() == times_to_accuracy(*folders)
     assert capsys.readouterr().out == f"{file}\n"
+
+
+UNLIKE = [
+    ({}, {"workers": 64}, "workers (4, 64)"),
+    ({}, {"task": "fashion_mnist"}, "task (fashion_mnist, mnist5k)"),
+    ({}, {"model": "gpt"}, "model (cnn, gpt)"),
+    ({"of_model": {"hidden": 8}}, {"of_model": {"hidden": 9}}, "model.hidden (8, 9)"),
+    ({"of_net": {"delay_ms": 5}}, {"of_net": {"delay_ms": 6}}, "net.delay_ms (5, 6)"),
+    ({"options": {"bits": 8}}, {"options": {"bits": 2}}, "bits (2, 8)"),
+    ({}, {"optim": "adamw"}, "optim (adamw, sgd)"),
+    ({"of_run": {"eval_every": 5}}, {"of_run": {"eval_every": 9}}, "eval_every (5, 9)"),
+    ({"of_run": {"accumulate": 1}}, {"of_run": {"accumulate": 4}}, "accumulate (1, 4)"),
+]
+
+
+@pytest.mark.parametrize("make", [times_to_accuracy, seconds_a_step, first_places])
+@pytest.mark.parametrize(("real", "simulated", "said"), UNLIKE)
+def test_unlike_runs_are_no_measurement_and_its_prediction(
+    make, real, simulated, said, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(module, "NETS", ("wan",))
+    write_run(tmp_path / "real/a", "bytegrad", **real)
+    write_run(tmp_path / "sim/a", "bytegrad", backend="sim", **simulated)
+    with pytest.raises(UserError, match=f"^the runs.* differ in {re.escape(said)}: compare like"):
+        make(tmp_path / "real", tmp_path / "sim")
+
+
+def test_a_step_on_another_network_is_refused(tmp_path):
+    write_run(tmp_path / "real", net="wan")
+    write_run(tmp_path / "sim", net="lan_1g", backend="sim")
+    with pytest.raises(UserError, match=r"^the runs of allreduce differ in net \(lan_1g, wan\)"):
+        seconds_a_step(tmp_path, tmp_path)
+
+
+@pytest.mark.parametrize("make", [times_to_accuracy, first_places])
+def test_algorithms_of_one_table_are_compared_on_one_task_target_and_network(
+    make, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(module, "NETS", ("wan",))
+    for said, fields in {
+        "the runs differ in workers (2, 4)": {"workers": 2},
+        "the runs differ in target (accuracy 0.8, accuracy 0.9)": {"target_accuracy": 0.8},
+        "the runs on wan differ in net.delay_ms (7, None)": {"of_net": {"delay_ms": 7}},
+    }.items():
+        root = tmp_path / "_".join(fields)
+        for backend in ("gloo", "sim"):
+            write_run(root / backend / "a", backend=backend)
+            write_run(root / backend / "b", "bytegrad", backend=backend, **fields)
+        with pytest.raises(UserError, match=f"^{re.escape(said)}: compare like runs$"):
+            make(root, root)
+
+
+@pytest.mark.parametrize("make", [times_to_accuracy, seconds_a_step, first_places])
+def test_real_and_simulated_runs_differ_in_what_makes_them_so(make, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "NETS", ("wan",))
+    real = {"of_run": {"backend": {"process_group": "gloo"}}, "of_net": {"backend": "netem"}}
+    simulated = {"cluster": {"sharing": 8}, "of_run": {"profile": "a.yaml", "device": "cpu"}}
+    for algo in ("allreduce", "bytegrad"):
+        write_run(tmp_path / f"real/{algo}", algo, **real)
+        write_run(tmp_path / f"sim/{algo}", algo, backend="sim", **simulated)
+    assert "bytegrad" in make(tmp_path, tmp_path)

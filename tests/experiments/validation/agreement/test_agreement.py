@@ -227,6 +227,17 @@ def write_pairs(root, algo="allreduce", real=None, simulated=None):
         ({"optim": "sgd"}, {"optim": "adam"}, r"optim \(adam, sgd\)"),
         ({"lr_scale": 1.0}, {"lr_scale": 0.3}, r"lr_scale \(0.3, 1\)"),
         ({"of_model": {"hidden": 8}}, {"of_model": {"hidden": 9}}, r"model.hidden \(8, 9\)"),
+        ({"options": {"bits": 8}}, {"options": {"bits": 2}}, r"bits \(2, 8\)"),
+        ({"lr": 0.1}, {"lr": 0.5}, r"optim.lr \(0.1, 0.5\)"),
+        ({"net": "wan"}, {"net": "lan_1g"}, r"net \(lan_1g, wan\)"),
+        ({"of_net": {"delay_ms": 5}}, {"of_net": {"delay_ms": 6}}, r"net.delay_ms \(5, 6\)"),
+        *(
+            ({"of_run": {key: one}}, {"of_run": {key: other}}, rf"{key} \({one}, {other}\)")
+            for key, one, other in (
+                *(("accumulate", 1, 4), ("eval_every", 10, 40), ("max_steps", 100, 200)),
+                *(("clip_norm", 1, 2), ("streams", 1, 8), ("stop_at_target", False, True)),
+            )
+        ),
     ],
 )
 def test_real_and_simulated_workers_of_unlike_runs_are_not_compared(
@@ -236,6 +247,38 @@ def test_real_and_simulated_workers_of_unlike_runs_are_not_compared(
     whole = f"^the runs of allreduce differ in {said}: compare like runs$"
     with pytest.raises(UserError, match=whole):
         pairs.compare(tmp_path, {"allreduce": 0.8})
+
+
+def test_real_and_simulated_workers_differ_in_what_makes_them_so(tmp_path):
+    real = {"of_net": {"backend": "namespaces"}, "of_run": {"backend": {"process_group": "gloo"}}}
+    simulated = {"cluster": {"sharing": 4}, "of_run": {"profile": "a.yaml", "device": "cpu"}}
+    write_pairs(tmp_path, real=real, simulated=simulated)
+    assert pairs.compare(tmp_path, {"allreduce": 0.8})[0].is_same
+
+
+@pytest.mark.parametrize("backend", ["gloo", "sim"])
+def test_seeds_of_one_side_differ_in_nothing(tmp_path, backend):
+    write_pairs(tmp_path)
+    for side in ("gloo", "sim"):
+        fields = {"cluster": {"straggler": 0.5}} if side == backend else {}
+        write_run(tmp_path / f"{side}_2", seed=2, backend=side, **fields)
+    with pytest.raises(UserError, match=r"allreduce differ in cluster.straggler \(0.5, None\)"):
+        pairs.compare(tmp_path, {"allreduce": 0.8})
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "said"),
+    [
+        ({"workers": 4}, {"workers": 64}, r"workers \(4, 64\)"),
+        ({"task": "mnist5k"}, {"task": "cifar10"}, r"task \(cifar10, mnist5k\)"),
+        ({"options": {"bits": 2}}, {"options": {"bits": 8}}, r"bits \(2, 8\)"),
+    ],
+)
+def test_targets_are_of_runs_that_differ_in_their_seeds_alone(tmp_path, own, others, said):
+    for seed, fields in enumerate((own, others)):
+        write_run(tmp_path / f"{seed}", "bytegrad", seed=seed, backend="sim", **fields)
+    with pytest.raises(UserError, match=f"^the runs of bytegrad differ in {said}: compare like"):
+        pairs.rule_targets(tmp_path)
 
 
 def test_runs_that_do_not_say_how_many_workers_they_had_are_refused(tmp_path):
