@@ -62,7 +62,7 @@ class Range:
             return self.choices[int(quantile * len(self.choices))]
         low, high = (self.low, self.high + 1) if self.is_whole else (self.low, self.high)
         value = low * (high / low) ** quantile if self.log else low + quantile * (high - low)
-        return math.floor(value) if self.is_whole else value
+        return min(math.floor(value) if self.is_whole else value, self.high)
 
 
 def read_ranges(name: str) -> dict[str, Range]:
