@@ -81,6 +81,16 @@ def test_a_search_that_was_killed_at_its_beginning_still_tries_the_defaults(tmp_
     assert waiting.state.name == "WAITING"
 
 
+@pytest.mark.parametrize("own", ["{choices: [1, 3, 10]}", "{low: 1, high: 8}"])
+def test_defaults_that_a_range_writes_as_whole_numbers_are_tried(own, tmp_path):
+    ranges = tmp_path / "own.yaml"
+    ranges.write_text(f"lr_scale: {own}\n")
+    begun = Search(read_request([*WORDS, f"ranges={ranges}", f"folder={tmp_path}"]))
+    assert repr(begun._values(begun._study.ask())) == "{'lr_scale': 1}"
+    (trial,) = begun._study.get_trials()
+    assert trial.user_attrs == {search._DEFAULT: True}
+
+
 def test_where_only_time_changes_a_kept_training_serves_and_a_section_tells_of_it(
     words, tmp_path, capsys
 ):
