@@ -23,7 +23,7 @@ from experiments.advise.tuning.left import Took, TrialsLeft, num_values
 from experiments.advise.tuning.objectives import Objective
 from experiments.advise.tuning.ranges import Range, Value, is_choice_of_files
 from experiments.advise.tuning.request import Request, has_field
-from experiments.report.tuned import TunedTrial, Tuning, said
+from experiments.report.tuned import STATES, TunedTrial, Tuning, said
 from experiments.runs.folder_lock import HeldError, hold, is_held
 from experiments.runs.load import load_rows
 from experiments.runs.run import EndedEarly, run
@@ -49,7 +49,7 @@ _PROCESSES = "processes"
 _APART = 1_000_003
 """What lies between the seeds of two processes, so that searches by other seeds draw otherwise."""
 _DONE = (TrialState.COMPLETE, TrialState.PRUNED)
-_STATES = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
+_STATES: dict[TrialState, str] = dict(zip((*_DONE, TrialState.FAIL), STATES, strict=True))
 
 
 class Ended(EndedEarly):
