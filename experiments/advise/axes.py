@@ -10,6 +10,9 @@ from host.errors import UserError
 
 Array = NDArray[np.float64]
 
+MOST = 1_000
+"""Values of an axis: a grid of these has a million points."""
+
 
 class Axes(NamedTuple):
     """The rates `[r]` and delays `[d]` of a grid."""
@@ -26,15 +29,15 @@ def parse_axis(option: str, text: str) -> Array:
     """LOW:HIGH:NUM as NUM values at equal ratios. Raises `UserError` for what is none."""
     try:
         low, high, num = text.split(":")
-        if not (0 < float(low) < float(high) < math.inf and int(num) >= 2):
+        if not (0 < float(low) < float(high) < math.inf and 2 <= int(num) <= MOST):
             raise ValueError
         return np.geomspace(float(low), float(high), int(num))
     except ValueError:
         raise UserError(
-            f"{option} is LOW:HIGH:NUM with 0 < LOW < HIGH and two values or more, as 10:10000:7, "
-            f"got {text}"
+            f"{option} is LOW:HIGH:NUM with 0 < LOW < HIGH and 2 to {MOST:,} values, as "
+            f"10:10000:7, got {text}"
         ) from None
 
 
 def _spaced(length: int, num: int) -> NDArray[np.intp]:
-    return np.unique(np.linspace(0, length - 1, num).round().astype(int))
+    return np.unique(np.linspace(0, length - 1, min(num, length)).round().astype(int))

@@ -15,11 +15,12 @@ from typing import Any
 
 import yaml
 
+from experiments.runs.summary import UNREADABLE
 from experiments.tasks.target import ACCURACY, LOWER_IS_BETTER, Target
 from host.bounded_yaml import read_mapping
 from host.errors import UserError
 from host.output import as_text
-from host.words import listed
+from host.words import counted, listed
 
 FILE = "tuning.json"
 TARGETS = "targets.yaml"
@@ -30,10 +31,13 @@ where lower is better, else of 1.
 """
 
 
+STATES = ("complete", "pruned", "failed")
+
+
 @dataclass(frozen=True, kw_only=True)
 class TunedTrial:
-    """One trial: its number, from 0; "complete", "pruned" or "failed"; the values of the fields
-    that it changed; and the objectives', none where it was not completed.
+    """One trial: its number, from 0; its state, of `STATES`; the values of the fields that it
+    changed; and the objectives', none where it was not completed.
     """
 
     number: int
@@ -92,7 +96,7 @@ def load_tunings(path: str | Path) -> tuple[list[Tuning], list[str]]:
             continue
         try:
             found.append(_read(file))
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except UNREADABLE as error:
             problems.append(f"{file} cannot be read: {error}.")
     return found, problems
 
@@ -105,11 +109,73 @@ def said(value: float, unit: str) -> str:
 
 
 def _read(file: Path) -> Tuning:
-    words: dict[str, Any] = json.loads(file.read_text())
-    trials = [TunedTrial(**trial) for trial in words.pop("trials")]
-    objectives = [(str(n), str(unit), bool(up)) for n, unit, up in words.pop("objectives")]
-    own = {**words, "folder": str(file.parent)}
-    return Tuning(**own, trials=trials, objectives=objectives)
+    """Raises one of `UNREADABLE` for what no search has written."""
+    words = _mapping(json.loads(file.read_text()), "it")
+    if lacking := {"trials", "objectives"} - words.keys():
+        raise ValueError(f"it has no {listed(sorted(lacking))}")
+    trials = [TunedTrial(**trial) for trial in _list(words["trials"], "trials")]
+    objectives = [
+        (str(n), str(unit), up) for n, unit, up in _list(words["objectives"], "objectives")
+    ]
+    own = {**words, "folder": str(file.parent), "trials": trials, "objectives": objectives}
+    tuning = Tuning(**own)
+    _check(tuning)
+    return tuning
+
+
+def _check(tuning: Tuning) -> None:
+    """Raise `ValueError` for what no search has written."""
+    if len(tuning.objectives) not in (1, 2):
+        raise ValueError(f"a search has one objective or two, got {len(tuning.objectives)}")
+    if not all(isinstance(is_maximized, bool) for _, _, is_maximized in tuning.objectives):
+        raise ValueError("an objective is maximized or not: true or false")
+    for trial in tuning.trials:
+        _check_trial(trial, len(tuning.objectives))
+    if len({trial.number for trial in tuning.trials}) < len(tuning.trials):
+        raise ValueError("two trials have one number")
+    complete = [trial.number for trial in tuning.trials if trial.state == "complete"]
+    if others := [best for best in _list(tuning.best, "best") if best not in complete]:
+        raise ValueError(f"best is {others[0]!r}, and no completed trial")
+    if len(_list(tuning.commands, "commands")) != len(tuning.best):
+        raise ValueError(f"best and commands must be equally many: {len(tuning.best)} are best")
+    if not all(isinstance(command, str) for command in (tuning.command, *tuning.commands)):
+        raise ValueError("a command must be text")
+    for name, shares in _mapping(tuning.importances, "importances").items():
+        if not all(map(_is_number, _mapping(shares, f"importances of {name}").values())):
+            raise ValueError(f"importances of {name} must be numbers")
+
+
+def _check_trial(trial: TunedTrial, num_objectives: int) -> None:
+    """Raise `ValueError` for what is no trial of so many objectives."""
+    if not isinstance(trial.number, int) or not _is_number(trial.number):
+        raise ValueError(f"the number of a trial must be whole, got {trial.number!r}")
+    name = f"trial {trial.number}"
+    if trial.state not in STATES or not isinstance(trial.is_default, bool):
+        raise ValueError(f"{name} must have a state, {listed(STATES)}, and is_default")
+    _mapping(trial.fields, f"fields of {name}")
+    number = num_objectives if trial.state == "complete" else 0
+    values = _list(trial.values, f"values of {name}")
+    if len(values) != number or not all(map(_is_number, values)):
+        raise ValueError(f"{name} must have {counted(number, 'value')}, each a number")
+
+
+def _list(found: Any, name: str) -> list[Any]:
+    if not isinstance(found, list):
+        raise ValueError(f"{name} must be a list")
+    return found
+
+
+def _mapping(found: Any, name: str) -> dict[str, Any]:
+    if not isinstance(found, dict):
+        raise ValueError(f"{name} must be a mapping")
+    return found
+
+
+def _is_number(value: Any) -> bool:
+    """Infinite where a target was not reached."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return not math.isnan(value)
 
 
 def load_targets(folder: Path, metrics: Iterable[str] = (ACCURACY,)) -> dict[float, float]:

@@ -67,22 +67,30 @@ def draw(contestants: Mapping[str, Contestant], num_trials: int) -> dict[str, li
     settings = {}
     for place, (name, contestant) in enumerate(contestants.items()):
         cube = qmc.LatinHypercube(len(contestant.ranges), rng=np.random.default_rng(place))
+        quantiles = cube.random(num_trials).T.tolist()
+        fields = [
+            [override(field, value) for value in _values(own, row)]
+            for (field, own), row in zip(contestant.ranges.items(), quantiles, strict=True)
+        ]
         settings[name] = [
-            " ".join([contestant.words, *_words(contestant.ranges, row)])
-            for row in cube.random(num_trials)
+            " ".join([contestant.words, *(words[trial] for words in fields)])
+            for trial in range(num_trials)
         ]
     return settings
 
 
-def _words(ranges: Mapping[str, Range], quantiles: Sequence[float]) -> list[str]:
-    return [
-        override(field, _rounded(own.at(float(quantile))))
-        for (field, own), quantile in zip(ranges.items(), quantiles, strict=True)
-    ]
-
-
-def _rounded(value: Value) -> Value:
-    return float(f"{value:.3g}") if isinstance(value, float) else value
+def _values(own: Range, quantiles: Sequence[float]) -> list[Value]:
+    """One field's in all trials. Fractions have the fewest digits, three or more, by which all are
+    in the range and no two are alike.
+    """
+    exact = [own.at(quantile) for quantile in quantiles]
+    if own.choices or own.is_whole:
+        return exact
+    for digits in range(3, 17):
+        rounded = [float(f"{value:.{digits}g}") for value in exact]
+        if len(set(rounded)) == len(rounded) and all(map(own.contains, rounded)):
+            return [*rounded]
+    return exact
 
 
 def load_settings(file: Path) -> dict[str, list[str]]:

@@ -50,11 +50,20 @@ class Range:
         return isinstance(self.low, int) and isinstance(self.high, int)
 
     def contains(self, value: object) -> bool:
-        """Whether a trial may have it."""
+        """Whether a trial may have it. Numbers are compared by value: 1.0 is 1, but true is not."""
         if self.choices:
-            return any(type(value) is type(choice) and value == choice for choice in self.choices)
-        is_number = isinstance(value, int if self.is_whole else int | float)
-        return is_number and not isinstance(value, bool) and self.low <= value <= self.high  # type: ignore[operator]
+            return any(_is_same(value, choice) for choice in self.choices)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        return self.low <= value <= self.high and not (self.is_whole and value % 1)
+
+    def written(self, value: Value) -> Value:
+        """As trials have it: 1 for 1.0 where a choice is 1, or all values are whole. What no trial
+        may have stays as it is.
+        """
+        if isinstance(value, float) and self.is_whole and self.contains(value):
+            return int(value)
+        return next((choice for choice in self.choices if _is_same(value, choice)), value)
 
     def at(self, quantile: float) -> Value:
         """The value below which this part of the range lies, 0 <= `quantile` < 1."""
@@ -62,7 +71,7 @@ class Range:
             return self.choices[int(quantile * len(self.choices))]
         low, high = (self.low, self.high + 1) if self.is_whole else (self.low, self.high)
         value = low * (high / low) ** quantile if self.log else low + quantile * (high - low)
-        return math.floor(value) if self.is_whole else value
+        return min(math.floor(value) if self.is_whole else value, self.high)
 
 
 def read_ranges(name: str) -> dict[str, Range]:
@@ -116,6 +125,8 @@ def _range(field: object, words: object, file: Path) -> Range:
         numbers = [options.get("low"), options.get("high")]
         if any(isinstance(n, bool) or not isinstance(n, int | float) for n in numbers):
             raise ValueError(f"low and high must be numbers, got {numbers[0]} and {numbers[1]}")
+        if not isinstance(options.get("log", False), bool):
+            raise ValueError(f"log must be true or false, got {options['log']!r}")
         return Range(**options)
     except ValueError as error:
         raise UserError(f"{file}: {field}: {error}") from error
@@ -132,7 +143,13 @@ def _of_choices(options: Mapping[str, Any]) -> Range:
             raise ValueError(
                 f"{value} is text to YAML: write a number as 8 or 1.0e-4, without quotes"
             )
+    if "nan" in map(str, found) or len(set(found)) < len(found):
+        raise ValueError(f"no two choices may be equal, as 1 and true are, and none NaN: {found}")
     return Range(choices=tuple(found))
+
+
+def _is_same(value: object, choice: Value) -> bool:
+    return isinstance(value, bool) is isinstance(choice, bool) and value == choice
 
 
 def _is_number(text: str) -> bool:

@@ -51,7 +51,7 @@ class Request:
     Args:
         overrides: of every trial.
         fields: what may change, in the order in which it is chosen.
-        defaults: what the fields are without the search.
+        defaults: what the fields are without the search, as `fields` write it.
         objectives: one, or two for the pairs of which none is worse in both.
         aim: what they are measured against.
         trials: how many, with those of earlier commands.
@@ -270,4 +270,5 @@ def _fields(
     for name in others:
         if has_field(config, name):
             defaults[name] = OmegaConf.select(config, name)
-    return {name: ranges[name] for name in (*files, *others)}, defaults
+    written = {name: ranges[name].written(value) for name, value in defaults.items()}
+    return {name: ranges[name] for name in (*files, *others)}, written

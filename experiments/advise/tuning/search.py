@@ -23,7 +23,8 @@ from experiments.advise.tuning.left import Took, TrialsLeft, num_values
 from experiments.advise.tuning.objectives import Objective
 from experiments.advise.tuning.ranges import Range, Value, is_choice_of_files
 from experiments.advise.tuning.request import Request, has_field
-from experiments.report.tuned import TunedTrial, Tuning, said
+from experiments.advise.tuning.study import open_study, opening
+from experiments.report.tuned import STATES, TunedTrial, Tuning, said
 from experiments.runs.folder_lock import HeldError, hold, is_held
 from experiments.runs.load import load_rows
 from experiments.runs.run import EndedEarly, run
@@ -33,7 +34,6 @@ from host.commands import say
 from host.errors import Failure, UserError
 from host.output import check_folder
 
-DATABASE = "study.db"
 TRIALS = "trials"
 MOST_REFUSED = 20
 """In a row: more say that the ranges do not fit."""
@@ -44,12 +44,12 @@ NUM_FIRST = 5
 PATIENCE = 2
 """How many times the best time or bytes a trial may take without the target."""
 
-_NAME, _OF, _DEFAULT, _TOOK = "search", "of", "is default", "took"
+_OF, _DEFAULT, _TOOK = "of", "is default", "took"
 _PROCESSES = "processes"
 _APART = 1_000_003
 """What lies between the seeds of two processes, so that searches by other seeds draw otherwise."""
 _DONE = (TrialState.COMPLETE, TrialState.PRUNED)
-_STATES = {TrialState.COMPLETE: "complete", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
+_STATES: dict[TrialState, str] = dict(zip((*_DONE, TrialState.FAIL), STATES, strict=True))
 
 
 class Ended(EndedEarly):
@@ -64,8 +64,8 @@ class Search:
     """One process's part in a search.
 
     Raises:
-        UserError: the folder holds another search; real runs, whose times other programs would
-            change, are searched by another process already.
+        UserError: the folder holds another search, or what is none; real runs, whose times other
+            programs would change, are searched by another process already.
     """
 
     def __init__(self, request: Request) -> None:
@@ -77,7 +77,7 @@ class Search:
         self._fields: dict[tuple[tuple[str, Value], ...], list[str]] = {}
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         check_folder(self._folder, "folder=...")
-        with self._alone():
+        with self._alone(), opening(self._folder):
             self._study = self._open()
             self._take_over()
 
@@ -129,17 +129,7 @@ class Search:
             yield
 
     def _open(self) -> optuna.Study:
-        options = {"connect_args": {"timeout": 100}}
-        url = f"sqlite:///{(self._folder / DATABASE).absolute()}"
-        objectives = self._request.objectives
-        storage = optuna.storages.RDBStorage(url, engine_kwargs=options)
-        study = optuna.create_study(
-            study_name=_NAME,
-            storage=storage,
-            load_if_exists=True,
-            directions=["maximize" if o.is_maximized else "minimize" for o in objectives],
-            pruner=optuna.pruners.MedianPruner(n_startup_trials=NUM_FIRST),
-        )
+        study = open_study(self._folder, self._request.objectives, NUM_FIRST)
         known = study.user_attrs.get(_OF)
         if known is None:
             defaults = self._request.defaults

@@ -201,9 +201,10 @@ def _situations(data: ReportData) -> Iterator[tuple[pd.DataFrame, Situation, dic
 
 
 def _target(baseline: Mapping[Any, Any], points: float) -> float:
+    """Easier than the baseline's final score, also where that is a loss below 0."""
     score = baseline["validation_score"]
     is_lower = LOWER_IS_BETTER.get(baseline["metric"])
-    return score * (1 + points / 100) if is_lower else score - points / 100
+    return score * (1 + math.copysign(points, score) / 100) if is_lower else score - points / 100
 
 
 def _first(

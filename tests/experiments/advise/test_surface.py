@@ -228,10 +228,29 @@ def test_ties_stand_in_brackets():
     assert [t.get_text() for t in figure.axes[0].texts].count("(1)") == 15
 
 
-@pytest.mark.parametrize("text", ["10", "10:1:5", "0:1:5", "1:2:1", "a:b:c", "1:inf:3", "1:nan:3"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "10",
+        "10:1:5",
+        "0:1:5",
+        "1:2:1",
+        "a:b:c",
+        "1:inf:3",
+        "1:nan:3",
+        "1:2:1001",
+        "1:10:10000000000",
+    ],
+)
 def test_an_axis_that_is_none_is_refused(text):
     with pytest.raises(UserError, match=f"--rates is LOW:HIGH:NUM .* got {text}"):
         parse_axis("--rates", text)
+
+
+def test_of_more_values_than_an_axis_has_all_are_taken():
+    axes = Axes(parse_axis("--rates", "1:10:7"), parse_axis("--delays", "1:10:1000"))
+    everything = axes.coarse(10**12)
+    assert all(map(np.array_equal, axes, everything))
 
 
 def surface(*arguments):

@@ -79,6 +79,16 @@ def test_the_rate_itself_may_vary_instead_of_its_scale(tmp_path):
     assert (cells["learning rates tried"], cells["best"]) == (["10, 30, 100"], ["30"])
 
 
+def test_a_rate_is_one_however_it_is_made(tmp_path):
+    for place, (lr, scale) in enumerate([(0.03, 1.0), (0.1, 3.0), (0.3, 1.0)]):
+        write_run(tmp_path / str(place), lr=lr, lr_scale=scale, limit=0.98 if lr > 0.03 else 0.95)
+    section = learning_rates(ReportData.load(tmp_path))
+    cells = section.tables["learning_rates"].cells
+    assert cells["learning rates tried"] == ["0.03, 0.3"]
+    assert cells["best"] == ["0.3 (the highest)"]
+    assert "lowest or highest tried in 1 of 1 case" in section.finding
+
+
 def test_rates_that_take_equally_many_steps_tie(tmp_path):
     steady = {0.3: [0.92] * 3, 1.0: [0.98] * 3, 3.0: [0.981] * 3}
     write_rates(tmp_path, "bytegrad", steady)

@@ -2,6 +2,8 @@
 has, and where nobody is first.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from experiments.report.data import MAX_LINES, ReportData
 from experiments.report.sections import time_against_target
 from experiments.runs import journal
 from experiments.runs.load import load_metrics, load_rows
+from experiments.tasks.target import Target
 from host.errors import UserError
 from tests.experiments.recorded import NETS, write_run, write_study
 
@@ -123,3 +126,16 @@ def test_at_harder_targets_a_journal_that_was_cut_short_is_no_miss(tmp_path):
     section = time_against_target.section(ReportData.load(tmp_path))
     assert section.tables["time_against_target"].cells["first"] == ["not known"] * 4
     assert section.finding.startswith("Evaluations cannot be read beside the time")
+
+
+@pytest.mark.parametrize("score", [2.0, -2.0])
+def test_targets_are_easier_than_the_final_score_of_a_loss(score, tmp_path):
+    for algo in ("allreduce", "bytegrad"):
+        write_run(tmp_path / algo, algo, target=Target(metric="loss", value=5.0))
+    data = ReportData.load(tmp_path)
+    data = replace(data, table=data.table.assign(validation_score=score))
+    page = time_against_target.section(data).tables["time_against_target"]
+    assert list(page.numbers.other_target) == pytest.approx(
+        [score + abs(score) * percent / 100 for percent in (2, 1, 0.5, 0.2)]
+    )
+    assert "2 above" in time_against_target.section(data).tables["first_over_targets"].cells

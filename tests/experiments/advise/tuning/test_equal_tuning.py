@@ -120,6 +120,27 @@ def test_contestants_have_equally_many_trials_and_each_field_is_spread():
     assert all(own["algo"] == "a" for own in values)
 
 
+@pytest.mark.parametrize(
+    "own",
+    [
+        Range(low=0.99, high=0.9999),
+        Range(low=0.1234, high=0.1236, log=True),
+        Range(low=1.0, high=1.0 + 1e-14),
+    ],
+)
+def test_drawn_values_are_in_a_narrow_range_and_differ(own):
+    drawn = draw({"a": Contestant(words="algo=a", ranges={"lr_scale": own})}, 6)["a"]
+    values = [float(values_of(words.split())["lr_scale"]) for words in drawn]
+    assert all(own.low <= value <= own.high for value in values)
+    assert len(set(values)) == 6
+
+
+def test_a_drawn_choice_is_as_it_was_written():
+    ranges = {"lr_scale": Range(choices=(0.12341, 0.12342))}
+    drawn = draw({"a": Contestant(words="algo=a", ranges=ranges)}, 2)["a"]
+    assert sorted(drawn) == ["algo=a lr_scale=0.12341", "algo=a lr_scale=0.12342"]
+
+
 @pytest.mark.parametrize(("folder", "contestants"), TRIALS.items(), ids=TRIALS)
 def test_the_committed_trials_are_equally_many_for_all(folder, contestants):
     trials = load_settings(RESULTS / folder / "trials.yaml")

@@ -1,5 +1,6 @@
 """What the command line of a search asks for, and what it refuses."""
 
+import math
 import shlex
 
 import pytest
@@ -66,6 +67,14 @@ def test_what_cannot_be_searched_is_refused_by_a_sentence(words, sentence):
         ("lr_scale: {low: 0, high: 1, log: true}", "must be above 0, got low: 0"),
         ("lr_scale: {low: 1, hihg: 2}", "there is no 'hihg'"),
         ("lr_scale: {low: 1}", "low and high must be numbers, got 1 and None"),
+        (
+            "lr_scale: {low: 1.0, high: 10.0, log: 'false'}",
+            "log must be true or false, got 'false'",
+        ),
+        ("lr_scale: {low: 1.0, high: 10.0, log: 1}", "log must be true or false, got 1"),
+        ("lr_scale: {choices: [1, true]}", "no two choices may be equal"),
+        ("lr_scale: {choices: [8, 8.0]}", "no two choices may be equal"),
+        ("lr_scale: {choices: [.nan, 1.0]}", "and none NaN: [nan, 1.0]"),
         ("lr_scale: {choices: [1]}", "choices must be a list of two or more"),
         (
             "lr_scale: {choices: [1e-4, 1e-3]}",
@@ -146,3 +155,14 @@ def test_what_a_range_contains():
     assert Range(low=0.1, high=8.0).contains(8) and not Range(low=0.1, high=8.0).contains(True)
     assert Range(choices=(0, True, None)).contains(None)
     assert not Range(choices=(0, 1)).contains(True)
+    assert Range(choices=(1, 3)).contains(1.0) and not Range(choices=(1, 3)).contains(3.5)
+    assert Range(low=1, high=8).contains(8.0) and not Range(low=1, high=8).contains(math.inf)
+
+
+@pytest.mark.parametrize("own", ["{choices: [1, 3, 10]}", "{low: 1, high: 8}"])
+def test_defaults_are_written_as_the_ranges_write_them(own, tmp_path):
+    file = tmp_path / "own.yaml"
+    file.write_text(f"lr_scale: {own}\n")
+    request = read_request([*WORDS, f"ranges={file}"])
+    assert repr(request.defaults) == "{'lr_scale': 1}"
+    assert request.fields["lr_scale"].contains(request.defaults["lr_scale"])

@@ -4,6 +4,8 @@ import math
 import os
 import shutil
 import signal
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -79,6 +81,16 @@ def test_a_search_that_was_killed_at_its_beginning_still_tries_the_defaults(tmp_
             Search(request)
     (waiting,) = Search(request)._study.get_trials()
     assert waiting.state.name == "WAITING"
+
+
+@pytest.mark.parametrize("own", ["{choices: [1, 3, 10]}", "{low: 1, high: 8}"])
+def test_defaults_that_a_range_writes_as_whole_numbers_are_tried(own, tmp_path):
+    ranges = tmp_path / "own.yaml"
+    ranges.write_text(f"lr_scale: {own}\n")
+    begun = Search(read_request([*WORDS, f"ranges={ranges}", f"folder={tmp_path}"]))
+    assert repr(begun._values(begun._study.ask())) == "{'lr_scale': 1}"
+    (trial,) = begun._study.get_trials()
+    assert trial.user_attrs == {search._DEFAULT: True}
 
 
 def test_where_only_time_changes_a_kept_training_serves_and_a_section_tells_of_it(
@@ -177,6 +189,27 @@ def test_another_search_in_the_folder_is_refused(words, tmp_path):
     searched(words, tmp_path, "ranges=engine", "trials=1")
     with pytest.raises(UserError, match=r"holds another search, .* choose another folder="):
         searched(words, tmp_path, "ranges=optim", "trials=1")
+
+
+def test_a_file_that_is_no_search_is_refused(tmp_path):
+    request = read_request([*WORDS, "ranges=engine", f"folder={tmp_path}"])
+    (tmp_path / "study.db").write_text("this is no database at all")
+    told = f"{tmp_path}/study.db cannot be opened as a search: .*: choose another folder="
+    with pytest.raises(UserError, match=told):
+        Search(request)
+
+
+def test_a_search_that_is_torn_or_of_another_version_is_refused(tmp_path):
+    request = read_request([*WORDS, "ranges=engine", f"folder={tmp_path}"])
+    Search(request)
+    file = tmp_path / "study.db"
+    with closing(sqlite3.connect(file)) as database, database:
+        database.execute("update alembic_version set version_num = 'v9'")
+    with pytest.raises(UserError, match=r"study\.db cannot be opened as a search: The runtime"):
+        Search(request)
+    file.write_bytes(file.read_bytes()[:8000])
+    with pytest.raises(UserError, match=r"cannot be opened as a search: .* malformed: choose"):
+        Search(request)
 
 
 def test_real_workers_are_searched_by_one_process(words, tmp_path):
