@@ -22,11 +22,23 @@ def call_with(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """What `module` makes of a batch, and the tensors that it puts in place of buffers.
 
-    Raises `ValueError` for one of another shape.
+    Raises `ValueError` for one of another shape, and where a buffer of several names would become
+    several buffers.
     """
-    own = {**parameters, **buffers}  # what the module puts there, functional_call leaves there
+    given = {**parameters, **buffers}
+    names = {place: name for place, name in _names(module).items() if name in given}
+    own = {place: given[name] for place, name in names.items()}
     args, kwargs = ((x_b,), {}) if isinstance(x_b, Tensor) else ((), dict(x_b))
-    y_b = torch.func.functional_call(module, own, args, kwargs)
+    # It leaves in `own` what the module puts there. By its own tying it would change a module of
+    # two names twice, and leave there what it was given.
+    y_b = torch.func.functional_call(module, own, args, kwargs, tie_weights=False)
+    for place, name in names.items():
+        if name in buffers and own[place] is not own[name]:
+            raise ValueError(
+                f"the model gives another tensor to one alone of {name!r} and {place!r}, which are "
+                "one buffer, and simulated workers' buffers stay one: change it in place, or "
+                "choose real workers"
+            )
     others = {name: own[name] for name, x in buffers.items() if own[name] is not x}
     for name, other in others.items():
         shape = None if other is None else list(other.shape)
@@ -37,6 +49,21 @@ def call_with(
                 "with the buffer as large as it becomes, or choose real workers"
             )
     return y_b, others
+
+
+def _names(module: nn.Module) -> dict[str, str]:
+    """Where tensors of `module` are, each part of it once, however many names it has; and for each
+    place the name of its tensor, which is the first of its places.
+    """
+    names: dict[Tensor, str] = {}
+    places: dict[str, str] = {}
+    for prefix, part in module.named_modules():
+        start = f"{prefix}." if prefix else ""
+        for members in (part._parameters, part._buffers):
+            for name, x in members.items():
+                if x is not None:
+                    places[start + name] = names.setdefault(x, start + name)
+    return places
 
 
 def take_back(buffers: Tensors, given: Tensors, others: Tensors) -> None:

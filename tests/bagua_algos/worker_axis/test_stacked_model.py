@@ -11,7 +11,7 @@ from bagua_algos.worker_axis.rows import Rows
 from bagua_algos.worker_axis.stacking import Stacking
 from experiments.predict.memory_traffic import MemoryTraffic
 from host.processes import run_in_child
-from tests.bagua_algos.worker_axis.models import ByData, normed
+from tests.bagua_algos.worker_axis.models import ByData, TwoNames, normed, repeated
 
 WAYS = {
     "loop": Stacking(way="loop", threads=1),
@@ -110,6 +110,22 @@ class Caching(nn.Module):
         return self.layer(x_b)
 
 
+class Renaming(nn.Module):
+    """Gives some of its buffer's names another tensor."""
+
+    def __init__(self, *names):
+        super().__init__()
+        self.register_buffer("first", torch.zeros(3))
+        self.register_buffer("second", self.first)
+        self.layer, self.names = nn.Linear(3, 2), names
+
+    def forward(self, x_b):
+        other = self.second + x_b.mean(0)
+        for name in self.names:
+            setattr(self, name, other)
+        return self.layer(x_b - self.first)
+
+
 def square(outputs_wb, rows=slice(None)):
     """Another loss for each worker, so that a mixed-up row is seen."""
     weights_w = torch.arange(1.0, 4.0)[rows]
@@ -159,7 +175,7 @@ def test_buffers_are_those_of_each_worker_by_itself(way, make):
 
 @pytest.mark.parametrize("at_once", [False, True])
 @pytest.mark.parametrize("way", ["vmap", *WAYS])
-@pytest.mark.parametrize("make", [Recurrent, Scaled, normed])
+@pytest.mark.parametrize("make", [Recurrent, Scaled, normed, TwoNames, repeated])
 def test_gradients_are_those_by_the_buffer_that_was_there(way, make, at_once):
     torch.manual_seed(0)
     model, x_twb = make(), torch.randn(3, 3, 5, 3)
@@ -167,10 +183,12 @@ def test_gradients_are_those_by_the_buffer_that_was_there(way, make, at_once):
     stacked = StackedModel(model, 3, stacking=WAYS.get(way))
     for x_wb in x_twb:
         stacked.zero_grad()
-        _, found = gradients_of(stacked, x_wb, at_once=at_once)
+        loss_w, found = gradients_of(stacked, x_wb, at_once=at_once)
         for i, own in enumerate(alone):
             own.zero_grad()
-            (2 * (i + 1) * own(x_wb[i]).square().sum()).backward()
+            loss = (i + 1) * own(x_wb[i]).square().sum()
+            (2 * loss).backward()
+            torch.testing.assert_close(loss_w[i], loss.detach())
             for name, buffer in own.named_buffers():
                 row = stacked.module.get_buffer(name)[i]
                 torch.testing.assert_close(row, buffer.detach_())
@@ -184,6 +202,18 @@ def test_a_buffer_of_another_shape_is_refused(way, other):
     stacked = StackedModel(Caching(other), 3, stacking=WAYS.get(way))
     with pytest.raises(ValueError, match=r"'cache' of shape \[1\] another of shape (\[2?\]|None)"):
         stacked(torch.ones(3, 5, 3))
+
+
+@pytest.mark.parametrize("way", ["vmap", *WAYS])
+@pytest.mark.parametrize("names", [["first"], ["second"]])
+def test_a_buffer_of_two_names_that_would_become_two_is_refused(way, names):
+    stacked = StackedModel(Renaming(*names), 3, stacking=WAYS.get(way))
+    with pytest.raises(ValueError, match="one alone of 'first' and 'second', which are one buffer"):
+        stacked(torch.ones(3, 5, 3))
+    stacked = StackedModel(Renaming("first", "second"), 3, stacking=WAYS.get(way))
+    for _ in range(2):
+        stacked(torch.ones(3, 5, 3))
+    assert (stacked.module.second == 2).all() and stacked.module.first is stacked.module.second
 
 
 def test_workers_side_by_side_are_those_one_after_the_other_bit_for_bit():

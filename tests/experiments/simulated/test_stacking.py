@@ -28,6 +28,7 @@ from experiments.simulated.stacking import (
 from experiments.training.checkpoints.checkpoint import STACKING, go_on_alike
 from host.errors import UserError
 from tests import app
+from tests.bagua_algos.worker_axis.models import TwoNames
 
 SMALL = ("algo=bytegrad", "backend=sim", "model=mlp", "workers=2", "net=slow_tcp")
 
@@ -218,6 +219,18 @@ def test_a_resumed_run_goes_on_in_its_own_way_bit_for_bit(tmp_path):
         for folder in (whole, resumed)
     ]
     assert losses[0] == losses[1]
+
+
+def test_a_module_of_two_names_learns_the_same_however_workers_are_computed(tmp_path):
+    words = [f"model._target_={TwoNames.__module__}.TwoNames", "~model.hidden", "log_every=1"]
+    words += ["model.num_inputs=784", "model.num_outputs=10", "max_steps=4", "eval_every=2"]
+    found = []
+    for way in ("auto", "loop"):
+        folder = tmp_path / way
+        run = app.run(*SMALL, *words, f"cluster.stacking={way}", f"hydra.run.dir={folder}")
+        assert run.returncode == 0, run.stderr
+        found.append([row.validation_loss or row.loss for row in load_rows(folder)])
+    assert found[0] == pytest.approx(found[1], rel=1e-4)
 
 
 def test_a_resumed_run_is_refused_another_way(tmp_path):
