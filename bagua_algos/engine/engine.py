@@ -368,8 +368,8 @@ class Engine(Attached):
                 self._changes.refuse_gradient(self.backward.foreign_gradient())
         if self._remembers:
             check_scaler_is_known(self._scaled)
-        self._check_replaced()
         self._changes.take_back_weights()
+        self._changes.check_replaced()
         if not self._overflowed:
             self._act_where_step_begins()
 
@@ -379,6 +379,8 @@ class Engine(Attached):
         self._changes.take_back_weights()
         self._act("on_step_end")
         self._count_step()
+        if self._looks_at_values and self.algorithm.replaces_weights(self.context):
+            self._changes.note_step()
         if self._observer is not None:
             self._observer.on_step_end()
         if self.listener is not None:

@@ -262,7 +262,6 @@ class ShardedEngine(Attached):
             check_gradients(self._buckets)
         if self._remembers:
             check_no_scaler()
-        self._check_replaced()
         self._act_where_step_begins()
 
     def _check_are_the_models(self, parameters: Sequence[nn.Parameter]) -> None:

@@ -13,7 +13,7 @@ from hydra.core.override_parser.types import ChoiceSweep, Glob, Override
 from hydra.errors import HydraException
 
 from experiments.plan.messages import sentence
-from experiments.plan.schema import EXPERIMENT, GROUPS
+from experiments.plan.schema import EXPERIMENT, GROUPS, KEYS
 from host import conf
 from host.errors import UserError
 
@@ -28,6 +28,7 @@ OWN = "own"
 OPEN_GROUPS = ("model", "task")
 """The groups that have it."""
 
+_STEPS = "schedule.total_iters"
 _OPEN = (OWN, "dataset")
 """The choices that may have any key: those of a class that is not known here."""
 
@@ -115,8 +116,8 @@ def normalize_overrides(arguments: Sequence[str]) -> list[str]:
     `model=own` with that, so that no key of the default model stays, and keys of such a class, and
     of a Dataset's, need no + to be new.
 
-    Raises `UserError` for a group that is set to null or a number, for a folder without a name, and
-    for a bare no, yes, on, off or None as a value of a part.
+    Raises `UserError` for a group that is set to null or a number, for a folder without a name, for
+    a bare no, yes, on, off or None as a value of a part, and for steps of the constant schedule.
     """
     words = [read_word(argument) for argument in arguments]
     for word in words:
@@ -124,6 +125,7 @@ def normalize_overrides(arguments: Sequence[str]) -> list[str]:
             raise UserError(f"{word.key}= names no folder: write {word.key}=FOLDER")
         _check_is_no_yes(word)
     words = _without_no_experiment(words)
+    _check_schedule(words)
     texts = [_normalized(word) for word in words]
     for group in OPEN_GROUPS:
         texts = _with_own(group, words, texts)
@@ -139,6 +141,19 @@ def _without_no_experiment(words: Sequence[Word]) -> list[Word]:
         else:
             left.append(word)
     return left
+
+
+def _check_schedule(words: Sequence[Word]) -> None:
+    """Raise `UserError` for steps of the default schedule, whose factor of 1 nothing else changes:
+    an experiment, or a group of the user's own, may choose another schedule.
+    """
+    known = {"", "hydra", *GROUPS, *KEYS} - {"schedule"}
+    others = [word for word in words if re.split(r"[./]", word.key)[0] not in known]
+    if [word.key for word in others] == [_STEPS] and others[0].value != "0":
+        raise UserError(
+            f"{others[0].text} changes nothing while schedule.factor=1: give another factor, or "
+            "take schedule=linear_warmup"
+        )
 
 
 _FOR_TEXTS = {"no": "false", "off": "false", "yes": "true", "on": "true", "None": "null"}

@@ -25,7 +25,7 @@ from bagua_algos.engine.script.loads import LoadedWeights
 from bagua_algos.engine.script.other_optimizers import OtherOptimizers
 from bagua_algos.engine.script.saves import saving_copies
 from bagua_algos.engine.script.uncleared import UnclearedGradients
-from bagua_algos.engine.script.unseen import NUM_STEPS, WHILE_IT_TRAVELS, UnseenChanges
+from bagua_algos.engine.script.unseen import NUM_STEPS, UnseenChanges
 from bagua_algos.engine.script.weak_hook import nothing_came
 from bagua_algos.step_hooks import run_first
 
@@ -225,17 +225,14 @@ class Attached(ABC):
         """Let the algorithm act on all gradients; returns whether an average replaces weights."""
         replaces = self.algorithm.replaces_weights(self.context)
         self._act("on_backward_end")
-        if replaces:
-            is_early = self.context.step < NUM_STEPS
-            self._changes.note_replaced(looks_at_values=is_early and self._holds_weights)
+        if replaces:  # after several passes, weights may be put back to what the first has made
+            looks_at_values = self._looks_at_values and not self.context.backwards
+            self._changes.note_replaced(looks_at_values=looks_at_values)
         return replaces
 
-    def _check_replaced(self) -> None:
-        """A step begins: raise `ValueError` where a script has overwritten what an average has made
-        of the weights. After several backward passes these may be what the first has made of them.
-        """
-        if not self.context.backwards:
-            self._changes.check_replaced()
+    @property
+    def _looks_at_values(self) -> bool:
+        return self._holds_weights and self.context.step < NUM_STEPS
 
     def _note_met(self) -> None:
         """Workers have met in this backward pass, and all is written."""
@@ -286,7 +283,7 @@ class Attached(ABC):
             getattr(self.algorithm, moment)(self.context)
             self._after_own_moment()
 
-        self._unseen = UnseenChanges(WHILE_IT_TRAVELS)
+        self._unseen = UnseenChanges()
         encodes_buckets = self.algorithm.depends_on_buckets and self.dispatcher.acts_on_gradients
         # FSDP2 gives a unit its gradients at once: nobody knows which have been there before.
         if encodes_buckets and self._sees_all_gradients:

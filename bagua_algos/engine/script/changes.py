@@ -26,7 +26,7 @@ from bagua_algos.engine.script.own_storage import (
     move_into,
     others_hold,
 )
-from bagua_algos.engine.script.unseen import UnseenChanges
+from bagua_algos.engine.script.unseen import PutBack
 
 AGAIN = "release() the model and distribute() it again"
 _THROWN_AWAY = (
@@ -35,12 +35,6 @@ _THROWN_AWAY = (
     "gradients nobody uses run within model.no_sync(), or with requires_grad_(False) on the model; "
     "clip gradients that are too large, leave a batch out by its loss, and after another "
     "optimizer's step call the zero_grad() of that optimizer alone"
-)
-AFTER_AVERAGE = (
-    "changed between backward() and the optimizer's step, after an average with other workers had "
-    "replaced what was there, and would undo it: change weights after the step; compute with "
-    "others, such as binarized ones, by torch.nn.utils.parametrize, in place of putting the "
-    "optimizer's back; or take SGP(), which averages after the step"
 )
 
 
@@ -62,8 +56,7 @@ class ScriptChanges:
         self._optimized = parameters_of(optimizer)
         self._has_warned = False
         self._is_forward = False
-        self._replaced: list[int] = []
-        self._unseen = UnseenChanges(f"weights were {AFTER_AVERAGE}")
+        self._put_back = PutBack()
         self._note_addresses()
 
     def take_back_weights(self) -> None:
@@ -119,7 +112,7 @@ class ScriptChanges:
 
     def move_to(self, buckets: Sequence[Bucket]) -> None:
         """The same parameters are in other buckets from here on."""
-        self._buckets = buckets
+        self._buckets, self._put_back = buckets, PutBack()
         self._note_addresses()
 
     def note_begin(self) -> None:
@@ -157,27 +150,28 @@ class ScriptChanges:
                 "forward pass that trains nothing under torch.no_grad()"
             )
 
+    def note_step(self) -> None:
+        """A step has ended, and an average may replace the weights before the next one."""
+        self._put_back.note_step(self._buckets)
+
     def note_replaced(self, *, looks_at_values: bool) -> None:
-        """A backward pass has ended, and an average has replaced the weights. What torch does not
-        count is found by their values.
-        """
+        """A backward pass has ended, and an average has replaced the weights."""
         # Else another pass through a graph of before would compute with the new ones.
         torch.autograd.graph.increment_version(self._living)
-        self._replaced = [parameter._version for parameter in self._living]
         if looks_at_values:
-            self._unseen.note(self._buckets)
+            self._put_back.note_average(self._buckets)
 
     def check_replaced(self) -> None:
-        """A step begins: raise `ValueError` where a weight was changed since `note_replaced`, or
-        got other memory.
+        """A step begins, and weights are in their buckets: raise `ValueError` where a script has
+        put those of before the average back.
         """
-        if not self._replaced:
-            return
-        parameter = self._changed_since(self._replaced)
-        if (parameter := self._moved() if parameter is None else parameter) is not None:
-            raise ValueError(f"{self._name(parameter)} was {AFTER_AVERAGE}")
-        self._unseen.check(self._buckets)
-        self._replaced = []
+        if (parameter := self._put_back.find(self._buckets)) is not None:
+            raise ValueError(
+                f"{self._name(parameter)} was put back between backward() and the optimizer's "
+                "step to what the last step had left, and so its average with other workers' was "
+                "undone: compute with other weights, such as binarized ones, by "
+                "torch.nn.utils.parametrize; or take SGP(), which averages after the step"
+            )
 
     def _moved(self) -> nn.Parameter | None:
         """A weight that is somewhere else by now."""
@@ -187,8 +181,6 @@ class ScriptChanges:
     def note_backward(self) -> None:
         """A backward pass in which workers meet has begun."""
         self._versions = [parameter._version for parameter in self._living]
-        self._replaced = []
-        self._unseen.forget()
 
     def check_backward(self) -> None:
         """It has ended: raise `ValueError` where a weight was changed meanwhile in place, but for

@@ -59,7 +59,6 @@ def check_config(config: DictConfig, net: NetworkCondition) -> None:
     if not is_part(config.target):
         raise ValueError(f"target has metrics: give one, as target.loss=2, got {config.target}")
     _check_target(config)
-    _check_schedule(config.schedule)
     _check_partition(config.data)
     parts = _parts(config, net)
     if config.device is not None:
@@ -96,17 +95,6 @@ def _check_target(config: DictConfig) -> None:
         raise ValueError(
             f"a run has one target, but got target_accuracy and target.{target.metric}: leave one, "
             "or write target_accuracy=null"
-        )
-
-
-def _check_schedule(schedule: DictConfig) -> None:
-    """Raise `ValueError` for the steps of a factor that is 1 before and after them."""
-    steps = get(schedule, "total_iters", 0)
-    is_constant = target_of_part(schedule) == "torch.optim.lr_scheduler.ConstantLR"
-    if is_constant and steps and get(schedule, "factor") == 1:
-        raise ValueError(
-            f"schedule.total_iters={steps} changes nothing while schedule.factor=1: leave it 0, "
-            "give another factor, or take schedule=linear_warmup"
         )
 
 

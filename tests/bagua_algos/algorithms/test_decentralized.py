@@ -15,6 +15,7 @@ from bagua_algos.communication.topology import (
     StaticExponential,
 )
 from bagua_algos.engine.engine import Engine
+from bagua_algos.engine.script import unseen
 from tests.bagua_algos.cases import batch, losses, make_model, make_optimizer, on_worker_axis
 from tests.bagua_algos.gossip import (
     NUM_STEPS,
@@ -206,3 +207,69 @@ def test_weights_are_replaced_where_they_travel():
     for context.state.num_backwards in range(7):
         found.append(Decentralized(interval=3).replaces_weights(context))
     assert found == [True, False, False, True, False, False, True]
+
+
+def binarized(weights, kept):
+    """BinaryConnect's own code: `kept` is what the optimizer changes, clipped after its step."""
+    kept[:] = [weight.clamp_(-0.5, 0.5).clone() for weight in weights]
+    for weight in weights:
+        weight.sign_()
+
+
+def put_back(weights, kept):
+    for weight, own in zip(weights, kept, strict=True):
+        weight.copy_(own)
+
+
+def decayed(weights, kept):
+    torch._foreach_mul_(weights, 0.9)
+
+
+def nothing(weights, kept):
+    pass
+
+
+@pytest.mark.parametrize("first", [0, unseen.NUM_STEPS])
+@pytest.mark.parametrize(
+    ("before", "after", "is_undone"),
+    [(binarized, put_back, True), (nothing, decayed, False), (binarized, nothing, False)],
+)
+def test_weights_that_are_put_back_before_the_step_undo_an_average(before, after, is_undone, first):
+    communicator = StackedCommunicator(4)
+    model = on_worker_axis(make_model(), communicator)
+    optimizer = make_optimizer(model)
+    engine = Engine(model, optimizer, Decentralized(), communicator)
+    engine.skip_to(first)
+    refused = pytest.raises(ValueError, match=r" was put back between backward\(\) and .* SGP\(\)")
+    weights, kept = [parameter.data for parameter in model.parameters()], []
+    for step in range(3):
+        before(weights, kept)
+        optimizer.zero_grad()
+        model(torch.stack([batch(step, rank)[0] for rank in range(4)])).sum().backward()
+        after(weights, kept)
+        is_seen = is_undone and not first and step == 1
+        with refused if is_seen else nullcontext():
+            optimizer.step()
+        if is_seen:
+            break
+    engine.close()
+
+
+def test_what_the_first_of_several_passes_has_made_may_be_put_back():
+    """As sharpness-aware minimization does, where all workers have the same weights, too."""
+    communicator = StackedCommunicator(4)
+    model = on_worker_axis(make_model(), communicator)
+    optimizer = make_optimizer(model)
+    engine = Engine(model, optimizer, Decentralized(topology=Complete()), communicator)
+    weights, kept = [parameter.data for parameter in model.parameters()], []
+    for step in range(3):
+        for climb in (1.0, 0.9):
+            if climb < 1:
+                kept[:] = [weight.clone() for weight in weights]
+            torch._foreach_mul_(weights, climb)
+            x_wb = torch.stack([batch(step, 0)[0]] * 4)
+            model(x_wb).sum().backward()
+        put_back(weights, kept)
+        optimizer.step()
+        optimizer.zero_grad()
+    engine.close()

@@ -267,7 +267,6 @@ REFUSED = [
         "got target.f1 and target.loss: leave one",
     ),
     (["algo=allreduce", "target.loss=1", "target_accuracy=0.9"], "target_accuracy and target.loss"),
-    (["algo=allreduce", "schedule.total_iters=5"], "nothing while schedule.factor=1: leave it 0"),
     (
         ["algo=allreduce", "schedule=linear_warmup", "schedule.total_iters=0"],
         "schedule.total_iters",

@@ -49,7 +49,10 @@ def test_a_scale_is_refused_where_the_schedule_sets_the_rate():
 def test_steps_of_a_factor_are_of_one_that_changes_the_rate():
     words = ["algo=allreduce", "schedule.total_iters=5"]
     with pytest.raises(UserError, match=r"^schedule\.total_iters=5 changes nothing while .*=1: "):
-        make_plan(compose_config(words), Path())
+        compose_config(words)
+    for word in ("schedule=linear_warmup", "experiment=jane_austen", "schedule.total_iters=0"):
+        compose_config([*words, word])
+    compose_config(["algo=allreduce", "experiment=jane_austen", "schedule=constant"])
     plan = make_plan(compose_config([*words, "schedule.factor=0.5"]), Path())
     optimizer = plan.make_optimizer(plan.model.parameters())
     plan.make_schedule(optimizer)

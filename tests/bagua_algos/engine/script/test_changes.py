@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from bagua_algos import SGP, AllReduce, Decentralized, LocalSGD
+from bagua_algos import AllReduce, Decentralized, LocalSGD
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.engine.engine import Engine
 from bagua_algos.engine.script.changes import check_is_not_wrapped
@@ -264,34 +264,6 @@ def test_a_change_by_a_forward_is_told_from_one_after_it():
         with pytest.raises(ValueError, match=f"was changed {sentence}"):
             loss.backward()
         engine.close()
-
-
-def put_back(weight: nn.Parameter, kept: torch.Tensor) -> None:
-    with torch.no_grad():
-        weight.copy_(kept)
-
-
-def put_back_memory(weight: nn.Parameter, kept: torch.Tensor) -> None:
-    weight.data = kept
-
-
-@pytest.mark.parametrize("change", [put_back, put_back_memory])
-@pytest.mark.parametrize(
-    ("algorithm", "is_taken"), [(Decentralized(), False), (SGP(), True), (AllReduce(), True)]
-)
-def test_weights_that_are_put_back_after_an_average_are_refused(algorithm, is_taken, change):
-    """As BinaryConnect does; after steps in which values are looked at, too."""
-    model = layers(3, 4)
-    engine, optimizer = engine_of(model, algorithm)
-    engine.skip_to(100)
-    kept = model[0].weight.detach().clone()
-    backward(model)
-    change(model[0].weight, kept)
-    sentence = r"^'0\.weight' .* was changed between backward\(\) and .* or take SGP\(\)"
-    for _ in range(2):
-        with nullcontext() if is_taken else pytest.raises(ValueError, match=sentence):
-            optimizer.step()
-    engine.close()
 
 
 def test_gradients_may_change_between_an_average_and_the_step():
