@@ -10,7 +10,7 @@ import pandas as pd
 from experiments.report.cells import describe
 from experiments.report.configurations import OF_NO_ACCURACY, check_alike
 from experiments.report.phrases import MOST_NAMED, machines
-from experiments.report.results_table import OF_A_STEP
+from experiments.report.results_table import SHARED
 from experiments.report.statistics import best_by_accuracy, mean_half_width
 from experiments.runs.load import find_twins, load_environment, unended
 from host import markdown
@@ -23,8 +23,6 @@ _HEADERS = (
     *("MB sent a worker", "of all-reduce", "spread of weights"),
 )
 SITUATION = ("task", "model", "workers", "steps", "backend")
-_SHARED = ("task.", "data.", "model.", *OF_A_STEP)
-"""What all algorithms have alike; the rest is an algorithm's own."""
 
 
 class ConvergenceRow(NamedTuple):
@@ -53,7 +51,7 @@ def best_rows(runs: pd.DataFrame) -> list[ConvergenceRow]:
     """
     runs = runs.loc[~unended(runs)]
     completed = runs.loc[runs.status == "completed"]
-    check_alike(completed, SITUATION, but=OF_NO_ACCURACY, only=_SHARED)
+    check_alike(completed, SITUATION, but=OF_NO_ACCURACY, only=SHARED)
     for algo, own in runs.groupby("algo"):
         check_alike(own, ("optim",), f"the runs of {algo}", but=("lr_scale", *OF_NO_ACCURACY))
     if "metric" in runs and any(map(pd.notna, runs["metric"])):

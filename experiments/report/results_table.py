@@ -46,6 +46,8 @@ DETAIL: dict[str, Callable[[str], str]] = {"backend": str, "optim": "optimizer {
 COMPARABLE = (*SITUATION, "backend")
 OF_A_STEP = ("batch_size", "precision", "accumulate")
 """Options that make one step another piece of work."""
+SHARED = ("task.", "data.", "model.", *OF_A_STEP)
+"""Options and groups of them that algorithms have alike where they are compared."""
 OF_A_RUN = ("eval_every", "max_steps")
 """Options that say how often, and for how long, a run looks for its target."""
 _BASELINE = "TorchDDP"

@@ -14,7 +14,7 @@ import pandas as pd
 
 from experiments.advise.advise import slowest_rate_mbit
 from experiments.report.configurations import check_alike, check_sides
-from experiments.report.results_table import OF_A_STEP, named, results_table
+from experiments.report.results_table import SHARED, named, results_table
 from experiments.report.statistics import is_tie, prediction_error
 from experiments.runs.load import load_config, load_runs
 from host.errors import UserError
@@ -26,8 +26,6 @@ SEED = 0
 """The seed whose runs are compared."""
 
 _WORKERS = {False: "real", True: "simulated"}
-_SHARED = ("task.", "data.", "model.", *OF_A_STEP)
-"""What all algorithms of a table have alike; the rest is an algorithm's own, or a network's."""
 _OF_A_SETTING = ("task", "model", "workers", "net", "optim", "lr_scale")
 
 
@@ -186,7 +184,7 @@ def _check_table(real: pd.DataFrame, simulated: pd.DataFrame, names: pd.Index) -
     """
     runs = pd.concat([real, simulated])
     runs = runs.loc[runs["name"].isin(list(names)) & runs.net.isin(NETS)]
-    check_alike(runs, ("task", "model", "workers", "target"), only=_SHARED)
+    check_alike(runs, ("task", "model", "workers", "target"), only=SHARED)
     for net, own in runs.groupby("net"):
         check_alike(own, called=f"the runs on {net}", but=("net.backend",), only=("net.",))
     for (name, net), own in runs.groupby(["name", "net"]):

@@ -62,7 +62,7 @@ class PutBack:
         self._averaged = _sampled(buckets) if self._ended else []
 
     def find(self, buckets: Sequence[Bucket]) -> nn.Parameter | None:
-        """A parameter of which half of what the average has changed, or more, is as it was when the
+        """A parameter of which more than half of what the average has changed is as it was when the
         last step ended; None where there is none, or no average since.
         """
         averaged, self._averaged = self._averaged, []
