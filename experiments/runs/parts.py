@@ -22,7 +22,9 @@ The first three may have a `took: DURATION` beside them, such as 40 s or 1 h 5 m
 a part, or none. What is left of the part goes by these; without them, by how many runs there are.
 
 Overrides are written as on the command line, with spaces between them. `each: {KEY: [VALUE, ...]}`
-beside an action repeats it for every combination of values, each put in the place of {KEY}.
+beside an action repeats it for every combination of values, each put in the place of {KEY}. Where
+some go together, such as a number of workers and how long runs with so many took, VALUE is a
+mapping of several such keys: {KEY: [{workers: 8, took: 2 min}, {workers: 32, took: 5 min}]}.
 """
 
 from __future__ import annotations
@@ -140,14 +142,29 @@ def _actions(
     """The action once for each combination of values of its `each`, beside the `values` that hold
     around it.
     """
-    each = action.get("each", {})
     rest = {key: value for key, value in action.items() if key != "each"}
-    for chosen in product(*each.values()):
-        inner = {**values, **dict(zip(each, map(str, chosen), strict=True))}
+    for chosen in _combinations(action.get("each", {})):
+        inner = {**values, **chosen}
         if "actions" in rest:
             yield from _group(rest, common, inner)
         else:
             yield _action({key: _filled(text, inner) for key, text in rest.items()}, common)
+
+
+def _combinations(each: Mapping[str, list[Any]]) -> Iterator[dict[str, str]]:
+    """Each combination of one value a key, of which a value that is a mapping gives its own keys.
+
+    Raises `ValueError` where a key has no list of values, or one key has two values at once.
+    """
+    for key, own in each.items():
+        if not isinstance(own, list):
+            raise ValueError(f"each: {key}, which is no list of values")
+    ways = [[v if isinstance(v, dict) else {key: v} for v in own] for key, own in each.items()]
+    for chosen in product(*ways):
+        pairs = [(str(key), str(value)) for own in chosen for key, value in own.items()]
+        if len(combination := dict(pairs)) < len(pairs):
+            raise ValueError(f"each: {', '.join(key for key, _ in pairs)}, of which one is twice")
+        yield combination
 
 
 def _group(

@@ -79,6 +79,20 @@ def test_commands_are_as_large_as_they_say_they_took(written):
     assert [action.size for action in part.actions] == [0.1, 3720, 3720, 170]
 
 
+def test_values_that_go_together_are_a_mapping(written):
+    written(
+        "parts:\n  p:\n    what: W.\n    actions:\n"
+        "    - each: {workers: [{workers: 8, s: 2 s}, {workers: 32, s: 5 s}], net: [lan, wan]}\n"
+        "      actions: [{sweep: 'net={net} workers={workers}', took: '{s}'}]\n"
+    )
+    (part,) = load_parts("s")
+    assert [(action.size, *action.lines()) for action in part.actions] == [
+        (took, f"python -m experiments -m net={net} workers={workers}")
+        for workers, took in ((8, 2), (32, 5))
+        for net in ("lan", "wan")
+    ]
+
+
 def test_a_number_is_no_duration(written):
     written("parts: {p: {what: W., took: 30, actions: []}}")
     (part,) = load_parts("s")
@@ -120,6 +134,13 @@ def test_a_name_that_there_is_not_is_told_with_those_there_are(written):
         (
             "parts: {p: {what: W., actions: [{sweep: a, took: 1 s}, {sweep: b}]}}",
             "part p has took beside some of its commands",
+        ),
+        *(
+            (f"parts: {{p: {{what: W., actions: [{{each: {each}, sweep: a}}]}}}}", f"p has {said}")
+            for each, said in (
+                ("{net: lan}", "each: net, which is no list of values"),
+                ("{net: [{net: a, seed: 0}], seed: [1]}", "each: net, seed, seed, of which one"),
+            )
         ),
         ("parts: {p: {actions: []}}", "what"),
         ("parts: {p: {what: W., actions: [{sweep: '${words.a}'}]}}", "words.a"),
