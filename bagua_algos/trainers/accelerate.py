@@ -16,6 +16,7 @@ from bagua_algos.engine.algorithm import Algorithm
 from bagua_algos.engine.engine import DEFAULT_BUCKET_BYTES, DEFAULT_TIMEOUT_S
 from bagua_algos.engine.script.saves import snapshot
 from bagua_algos.trainers.worker_state import (
+    UNLIKE_STEPS,
     check_optimizer,
     load_own_file,
     load_worker_state,
@@ -213,8 +214,7 @@ class RelaxedAccelerator(Accelerator):
         steps: Any = self.gather(own_step)
         if len(steps.unique()) > 1:
             raise ValueError(
-                f"the workers' files in {folder} are of steps {steps.tolist()}: saving was "
-                "interrupted; take another checkpoint"
+                f"the workers' files in {folder} are of steps {steps.tolist()}: {UNLIKE_STEPS}"
             )
 
 

@@ -25,6 +25,7 @@ from bagua_algos.engine.algorithm import Algorithm
 from bagua_algos.engine.engine import DEFAULT_BUCKET_BYTES, DEFAULT_TIMEOUT_S
 from bagua_algos.engine.script.saves import snapshot
 from bagua_algos.trainers.worker_state import (
+    UNLIKE_STEPS,
     check_optimizer,
     load_worker_state,
     part_of,
@@ -178,7 +179,7 @@ class RelaxedStrategy(DDPStrategy):
         if own["global_step"] != checkpoint["global_step"]:
             raise ValueError(
                 f"{path} is of step {own['global_step']}, and {self._checkpoint_path} of step "
-                f"{checkpoint['global_step']}: saving was interrupted; take another checkpoint"
+                f"{checkpoint['global_step']}: {UNLIKE_STEPS}"
             )
         load_worker_state(self._module, self.optimizers[0], own)
 

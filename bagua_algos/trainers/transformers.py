@@ -24,6 +24,7 @@ from bagua_algos.engine.algorithm import Algorithm
 from bagua_algos.engine.engine import DEFAULT_BUCKET_BYTES, DEFAULT_TIMEOUT_S
 from bagua_algos.trainers.accelerate import check_is_data_parallel, check_is_not_dealt
 from bagua_algos.trainers.worker_state import (
+    UNLIKE_STEPS,
     check_optimizer,
     load_own_file,
     load_worker_state,
@@ -170,7 +171,7 @@ class RelaxedTrainer(Trainer):
         if own["global_step"] != self.state.global_step:
             raise ValueError(
                 f"a worker's file in {folder} is of step {own['global_step']} in place of "
-                f"{self.state.global_step}: saving was interrupted; take another checkpoint"
+                f"{self.state.global_step}: {UNLIKE_STEPS}"
             )
         load_worker_state(model, self._accelerated, own)
 

@@ -21,6 +21,14 @@ import bagua_algos
 from bagua_algos.checkpoint import NUM_WORKERS, check_whole, is_portable
 from bagua_algos.engine.algorithm import Algorithm
 
+UNLIKE_STEPS = (
+    "either saving was interrupted, then take another checkpoint; or workers had unequal numbers "
+    "of batches, from where none can go on"
+)
+"""What it means where the parts of a checkpoint are of different steps. Schedules and loops are
+saved once for all workers, so those that have counted otherwise cannot be given theirs back.
+"""
+
 
 def worker_state(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
     """This worker's trainable weights, buffers, optimizer and algorithm, as they are in memory: to
