@@ -119,13 +119,17 @@ def _why_not(optimizer: Optimizer) -> str | None:
     if _has_other_step(optimizer):
         return "its step was replaced by another, which would be left out: replace it afterwards"
     for group in optimizer.param_groups:
-        for option in ("fused", "differentiable"):
-            if group.get(option):
-                return f"it has {option}=True: leave that out"
+        if options := _unfit(group):
+            return f"it has {options[0]}=True: leave that out"
     reason = why_not_elementwise(optimizer, exactly=True)
     if reason is None:
         return None
     return f"{reason}; leave it as it is, or choose an elementwise one such as SGD or AdamW"
+
+
+def _unfit(group: dict[str, Any]) -> list[str]:
+    """Options with which a group is stepped as usual; a loaded state may bring them."""
+    return [option for option in ("fused", "differentiable") if group.get(option)]
 
 
 def _has_other_step(optimizer: Optimizer) -> bool:
@@ -199,8 +203,7 @@ class _Fusion:
         groups, states = optimizer.param_groups, optimizer.state
         hooks = {name: hooks for name, hooks in vars(optimizer).items() if name in _STEP_HOOKS}
         given = [{name: group[name] for name in _OWN if name in group} for group in groups]
-        parameters = [group["params"] for group in groups]
-        found = [self._group(index, own, states) for index, own in enumerate(parameters)]
+        found = [self._group(index, group, states) for index, group in enumerate(groups)]
         flat: defaultdict[Any, dict[str, Any]] = defaultdict(dict)
         strips = [strip for group in found for strip in group.strips]
         for strip in strips:
@@ -214,6 +217,8 @@ class _Fusion:
                 group["params"] = [*(strip.weights for strip in part.strips), *part.rest]
                 if part.is_for_kernels and _has_kernels(group):
                     group["fused"] = True
+                elif self.stacked and group.get("fused"):  # of a state that was loaded
+                    group["fused"] = False
             optimizer.state = flat
             # A step that calls super().step() would run them once more, on flat tensors.
             vars(optimizer).update({name: OrderedDict() for name in hooks})
@@ -228,8 +233,10 @@ class _Fusion:
                 for strip in reversed(strips):
                     ends.callback(strip.end, flat.get(strip.weights, {}), states)
 
-    def _group(self, index: int, parameters: list[nn.Parameter], states: Any) -> "_Group":
-        layout = [(p.data_ptr(), p.is_contiguous(), _kind(p.grad)) for p in parameters]
+    def _group(self, index: int, group: dict[str, Any], states: Any) -> "_Group":
+        parameters: list[nn.Parameter] = group["params"]
+        layout: list = [(p.data_ptr(), p.is_contiguous(), _kind(p.grad)) for p in parameters]
+        layout += _unfit(group)
         known = self._known.get(index)
         if (
             known is None
@@ -237,16 +244,15 @@ class _Fusion:
             or not all(map(operator.is_, known.parameters, parameters))
             or not all(strip.is_current(states) for strip in known.strips)
         ):
-            known = self._known[index] = _Group(parameters, layout, states, self)
+            known = self._known[index] = _Group(group, layout, states, self)
         return known
 
 
 class _Group:
     """The strips of one parameter group, as long as it is laid out as now."""
 
-    def __init__(
-        self, parameters: list[nn.Parameter], layout: list, states: Any, fusion: _Fusion
-    ) -> None:
+    def __init__(self, group: dict[str, Any], layout: list, states: Any, fusion: _Fusion) -> None:
+        parameters: list[nn.Parameter] = group["params"]
         self.parameters = list(parameters)
         self.layout = layout
         self.strips = find_stacked(parameters, states, fusion.stacked, agree=fusion.agree)
@@ -257,7 +263,10 @@ class _Group:
             for parameter in parameters:
                 if parameter in states:
                     states[parameter].update(of_own_rows(states[parameter]))
-            self.strips, self.rest = find_strips(parameters, states, fusion.homes)
+            if _unfit(group):
+                self.rest = [p for p in parameters if p.grad is not None]
+            else:
+                self.strips, self.rest = find_strips(parameters, states, fusion.homes)
 
 
 class _Called:

@@ -255,10 +255,19 @@ def read_fields(folder: Path) -> dict[str, Any]:
     told_workers(found.get("workers_over_time"))
     told_conditions(found.get("conditions_over_time"))
     known = typed({name: found[name] for name in field_types(Summary) if name in found}, Summary)
+    for name, value in known.items():
+        _check_kind(name, found[name], value)
     for name, least in _LEAST.items():
         if known.get(name, least) < least:
             raise ValueError(f"{name}={known[name]} is of no run")
     return found | known
+
+
+def _check_kind(name: str, value: Any, made: Any) -> None:
+    """Raise `ValueError` where `made` of `value` says something else: 4 of 4.7, true of "false"."""
+    is_cut = isinstance(made, int) and isinstance(value, float) and made != value
+    if is_cut or isinstance(made, bool) is not isinstance(value, bool):
+        raise ValueError(f"{name}={value!r} is of no run")
 
 
 def read_summary(folder: Path) -> Summary:

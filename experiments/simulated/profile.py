@@ -3,7 +3,6 @@
 Measured by rehearsal (`experiments.simulated.rehearsal`), kept as YAML beside the run, reusable.
 """
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -14,11 +13,13 @@ from typing import Any
 import numpy as np
 import yaml
 
+from bagua_algos.engine.algorithm import Algorithm
 from experiments.plan.model_check import described
 from experiments.plan.plan import Plan
 from experiments.tasks.base import TaskData
 from host.errors import UserError
 from host.output import writing
+from netsim.conditions.link import check_number
 from netsim.timeline.compute import ComputeTimes
 
 
@@ -36,6 +37,17 @@ class JobKernels:
     def key(self) -> tuple[str, int | None, int]:
         """A job of one moment and bucket may have other operations at other steps."""
         return self.moment, self.bucket, len(self.kernels_s) - 1
+
+    def check(self) -> None:
+        """Raise `ValueError` for what is no job of a training step."""
+        if not (self.moment.startswith("on_") and hasattr(Algorithm, self.moment)):
+            raise ValueError(f"{self.moment!r} is no moment of a step, such as on_bucket_ready")
+        if self.bucket is not None and type(self.bucket) is not int:
+            raise ValueError(f"a bucket has to be a whole number or null, not {self.bucket!r}")
+        if not self.kernels_s:
+            raise ValueError("kernels_s has to have one number or more")
+        for seconds in self.kernels_s:
+            check_number("Every entry of kernels_s", seconds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +80,7 @@ class Profile:
         """Read a profile's YAML. Raises `UserError` for what is none."""
         try:
             return cls.from_plain(yaml.safe_load(path.read_text()))
-        except (OSError, yaml.YAMLError, TypeError, KeyError, ValueError) as error:
+        except (OSError, yaml.YAMLError, *_UNREADABLE) as error:
             raise UserError(
                 f"profile={path} cannot be read ({error}): make one by python -m "
                 "experiments.calibrate"
@@ -81,6 +93,8 @@ class Profile:
             JobKernels(**job | {"kernels_s": tuple(job["kernels_s"])}) for job in values["jobs"]
         ]
         profile = cls(**values | {"jobs": tuple(jobs), "ready_s": tuple(values["ready_s"])})
+        if not isinstance(profile.setting, dict) or not isinstance(profile.device, str):
+            raise ValueError("setting has to be a mapping, and device a text")
         profile._check_numbers()
         return profile
 
@@ -93,9 +107,12 @@ class Profile:
             optimizer_s=self.optimizer_s,
             warm_up_s=self.warm_up_s,
         )
-        measured = [*(s for job in self.jobs for s in job.kernels_s), self.late_s, self.per_place]
-        if not all(isinstance(n, int | float) and math.isfinite(n) for n in measured):
-            raise ValueError("kernels_s, late_s and per_place have to be finite numbers")
+        for name in ("late_s", "per_place", "mean_places"):
+            check_number(name, getattr(self, name))
+        for job in self.jobs:
+            job.check()
+        if len({job.key for job in self.jobs}) < len(self.jobs):
+            raise ValueError("two jobs are of one moment and bucket, with equally many kernels_s")
 
     def plain(self) -> dict[str, Any]:
         """Its values as YAML and JSON have them, times rounded to four digits."""
@@ -199,6 +216,9 @@ def _fits(known: Any, value: Any) -> bool:
     pairs = list(zip_longest(known.split(), value.split(), fillvalue=""))
     return all(one == other or _VARYING in one + other for one, other in pairs)
 
+
+_UNREADABLE = (TypeError, KeyError, ValueError, AttributeError, RecursionError)
+"""What reading a profile raises where there is none."""
 
 _GPUS = ("NVIDIA", "Tesla", "Quadro", "GeForce")
 """How their names begin."""

@@ -357,7 +357,8 @@ class _Lane(threading.local):
 
 
 def _means(rows: list[list[float]]) -> tuple[float, ...]:
-    return tuple(statistics.mean(column) for column in zip(*rows, strict=True))
+    """Of each column; clocks that are read apart may say a little less than nothing."""
+    return tuple(max(0.0, statistics.mean(column)) for column in zip(*rows, strict=True))
 
 
 def _typical(profiles: list[Profile], sharing: int) -> Profile:

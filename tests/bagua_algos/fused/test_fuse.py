@@ -499,6 +499,31 @@ def test_low_precision_whose_rounding_depends_on_the_place_is_refused(others):
     assert not fuse.fuses_in(optimizer)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_low_precision_is_refused_where_a_trial_shows_nothing(dtype):
+    """Adagrad rounds about one element of 20,000 by its place, at some steps."""
+    optimizer = torch.optim.Adagrad([nn.Parameter(torch.zeros(5, dtype=dtype))], lr=0.01)
+    with pytest.raises(ValueError, match=r"by their place"):
+        fuse_optimizer(optimizer)
+
+
+def test_a_loaded_state_with_fused_true_is_stepped_as_usual():
+    """By torch's kernels, whose rounding follows from the place."""
+    fused, ours, plain, theirs = both("adamw")
+    saved = torch.optim.AdamW(plain.param_groups, fused=True).state_dict()
+    for step in range(20):
+        for parameters, optimizer in ((ours, fused), (theirs, plain)):
+            if step == 2:
+                kernels = {"fused": True, "foreach": None}
+                groups = [group | kernels for group in saved["param_groups"]]
+                state = optimizer.state_dict()["state"]
+                optimizer.load_state_dict({"state": state, "param_groups": groups})
+            set_gradients(parameters, step)
+            optimizer.step()
+        assert num_strips(fused) == (2 if step < 2 else 0)
+    assert_same(fused, plain)
+
+
 def test_twice_is_once():
     fused, _, _, _ = both("adam")
     before = vars(fused)["step"]

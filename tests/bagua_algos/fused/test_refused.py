@@ -163,6 +163,12 @@ def test_what_looks_at_whole_tensors_is_refused(make_optimizer, reason):
         assert parameter.equal(before)
 
 
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_what_looks_at_whole_complex_tensors_is_refused(dtype):
+    with pytest.raises(ValueError, match="changes elements otherwise where they are parts"):
+        fuse_optimizer(Unheard([torch.nn.Parameter(torch.ones(4, dtype=dtype))]))
+
+
 class Lars(Optimizer):
     """A rate by layer: You et al., arXiv 1708.03888."""
 

@@ -69,6 +69,24 @@ def test_a_run_with_a_number_that_none_has_is_left_out(tmp_path, number, told):
     assert len(runs) == (told is None)
 
 
+@pytest.mark.parametrize(
+    ("edited", "told"),
+    [
+        ({"workers": 4.7}, "workers=4.7"),
+        ({"seed": True}, "seed=True"),
+        ({"shared_gpu": "false"}, "shared_gpu='false'"),
+        ({"workers": 4.0, "shared_gpu": False, "lr_scale": 1}, None),
+    ],
+)
+def test_a_number_is_not_cut_and_a_word_is_no_truth_value(tmp_path, edited, told):
+    summary = write_run(tmp_path / "a")
+    (tmp_path / "a" / "summary.json").write_text(json.dumps(summary | edited))
+    runs = load_runs(tmp_path)
+    said = f"{tmp_path}/a is left out, its summary.json cannot be read: {told} is of no run."
+    assert runs.attrs["problems"] == ([] if told is None else [said])
+    assert len(runs) == (told is None)
+
+
 def test_a_folder_whose_name_is_no_text_is_left_out_and_refused_as_a_root(tmp_path):
     odd = tmp_path / os.fsdecode(b"b\xfe")
     write_run(tmp_path / "a")

@@ -114,6 +114,10 @@ def test_a_profile_survives_its_file(rehearsed, tmp_path):
     assert [job.key for job in again.jobs] == [job.key for job in profile.jobs]
 
 
+def job(**values):
+    return {"moment": "on_bucket_ready", "bucket": 0, "kernels_s": [0.1, 0.2]} | values
+
+
 @pytest.mark.parametrize(
     "values",
     [
@@ -122,7 +126,19 @@ def test_a_profile_survives_its_file(rehearsed, tmp_path):
         {"late_s": math.nan},
         {"ready_s": [2.0], "backward_s": 1.0},
         {"ready_s": None},
-        {"jobs": [{"moment": "on_bucket_ready", "bucket": 0, "kernels_s": [math.inf]}]},
+        {"late_s": -0.02},
+        {"mean_places": "many"},
+        {"per_place": -1.0},
+        {"setting": None},
+        {"device": 5},
+        {"jobs": [job(kernels_s=[math.inf])]},
+        {"jobs": [job(kernels_s=[-0.05, 0.1])]},
+        {"jobs": [job(kernels_s=[])]},
+        {"jobs": [job(kernels_s=[True])]},
+        {"jobs": [job(moment="on_bucket_redy")]},
+        {"jobs": [job(moment=3)]},
+        {"jobs": [job(bucket="0")]},
+        {"jobs": [job(), job(kernels_s=[1.0, 1.0])]},
     ],
     ids=str,
 )

@@ -71,6 +71,15 @@ def test_what_is_elementwise_is_not(make):
     check_elementwise(make(PARAMETERS), 2)
 
 
+COMPLEX = [torch.nn.Parameter(torch.zeros(2, 3, dtype=torch.complex64))]
+
+
+@pytest.mark.parametrize("make", [FOREACH, torch.optim.AdamW, torch.optim.RMSprop])
+def test_what_is_elementwise_is_not_of_complex_numbers_either(make):
+    check_elementwise(make(COMPLEX), 2)
+    assert why_not_elementwise(make(COMPLEX), exactly=True) is None
+
+
 class GlobalClip(torch.optim.SGD):
     """Clips by the norm of all gradients."""
 
