@@ -217,8 +217,6 @@ class _Fusion:
                 group["params"] = [*(strip.weights for strip in part.strips), *part.rest]
                 if part.is_for_kernels and _has_kernels(group):
                     group["fused"] = True
-                elif self.stacked and group.get("fused"):  # of a state that was loaded
-                    group["fused"] = False
             optimizer.state = flat
             # A step that calls super().step() would run them once more, on flat tensors.
             vars(optimizer).update({name: OrderedDict() for name in hooks})
