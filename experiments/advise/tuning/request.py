@@ -22,7 +22,7 @@ from experiments.advise.tuning.ranges import (
     read_ranges,
 )
 from experiments.plan.compose import compose_config
-from experiments.plan.identity import identity
+from experiments.plan.identity import config_text, identity, plain
 from experiments.plan.messages import choices
 from experiments.plan.overrides import Word, read_overrides
 from experiments.plan.part import check_first, check_start
@@ -57,6 +57,7 @@ class Request:
         trials: how many, with those of earlier commands.
         folder: of the search.
         plan: of a trial with the defaults.
+        configuration: of such a trial, as a few digits.
         command: that goes on with it, without the number of trials.
         only_of_search: those of `overrides` that were added for the trials.
     """
@@ -69,6 +70,7 @@ class Request:
     trials: int
     folder: Path
     plan: Plan = field(repr=False)
+    configuration: str
     command: str
     only_of_search: tuple[str, ...]
 
@@ -76,7 +78,7 @@ class Request:
     def key(self) -> str:
         """What all commands that go on with one search have in common, as text."""
         names = [objective.name for objective in self.objectives]
-        return f"{self.overrides} {self.fields} {names} {self.aim.at_s}"
+        return f"{self.overrides} {self.fields} {names} {self.aim.at_s} {self.configuration}"
 
     def config(self, values: dict[str, Value]) -> DictConfig:
         """That of the app with these values. Raises `UserError` for what does not fit."""
@@ -112,6 +114,7 @@ def read_request(arguments: Sequence[str]) -> Request:
     config = compose_config(overrides)
     folder_of_names = "_".join([config.names.algo, config.names.net])
     check_first(config)
+    configuration = identity(config_text(plain(config)))
     at_s, trials = _at_s(own.get("at_s"), objectives), _trials(own.get("trials"))
     names = _names(own.get("ranges"), _files(objectives))
     fields, defaults = _fields(names, overrides, [word.key for word in others], config)
@@ -138,6 +141,7 @@ def read_request(arguments: Sequence[str]) -> Request:
         trials=trials,
         folder=Path(),
         plan=plan,
+        configuration=configuration,
         command=shlex.join(
             ["python", "-m", "experiments.tune", *(w for w in arguments if _key(w) != "trials")]
         ),

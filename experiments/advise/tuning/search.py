@@ -138,8 +138,8 @@ class Search:
             study.set_user_attr(_OF, self._request.key)
         elif known != self._request.key:
             raise UserError(
-                f"{self._folder} holds another search, of other words, ranges or objectives: "
-                "choose another folder=..."
+                f"{self._folder} holds another search, of other words, ranges, objectives or "
+                "configuration files: choose another folder=..."
             )
         # Another process, and this one when it goes on, draw otherwise.
         others = study.user_attrs.get(_PROCESSES, 0)

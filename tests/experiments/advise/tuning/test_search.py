@@ -191,6 +191,17 @@ def test_another_search_in_the_folder_is_refused(words, tmp_path):
         searched(words, tmp_path, "ranges=optim", "trials=1")
 
 
+def test_a_file_of_conf_that_changes_makes_another_search(words, tmp_path, monkeypatch):
+    own = tmp_path / "conf" / "optim" / "mine.yaml"
+    own.parent.mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    keys = []
+    for rate in (0.05, 0.5, 0.05):
+        own.write_text(f"_target_: torch.optim.SGD\n_partial_: true\nlr: {rate}\n")
+        keys.append(read_request([*words, "optim=mine", "ranges=engine"]).key)
+    assert keys[0] == keys[2] != keys[1]
+
+
 def test_a_file_that_is_no_search_is_refused(tmp_path):
     request = read_request([*WORDS, "ranges=engine", f"folder={tmp_path}"])
     (tmp_path / "study.db").write_text("this is no database at all")
