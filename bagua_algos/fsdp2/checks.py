@@ -11,6 +11,7 @@ from bagua_algos.engine.script.grad_scaler import check_scaler_is_known
 from bagua_algos.fsdp2.bucket import ShardBucket
 from bagua_algos.fsdp2.shards import (
     Unit,
+    divide_factors,
     has_all_reduce_hook,
     is_distributed,
     is_sharded,
@@ -60,7 +61,7 @@ def check_model(model: nn.Module) -> None:
             f"the parameters are sharded over {len(meshes)} meshes, and their replicas may be "
             f"other workers: call {HOW} with one mesh for all units"
         )
-    _check_settings(model)
+    check_settings(model)
 
 
 def _check_layout(name: str, parameter: nn.Parameter) -> None:
@@ -71,7 +72,8 @@ def _check_layout(name: str, parameter: nn.Parameter) -> None:
         )
 
 
-def _check_settings(model: nn.Module) -> None:
+def check_settings(model: nn.Module) -> None:
+    """Raise `ValueError` for settings of units that replicas cannot have, whenever made."""
     if offloads_to_cpu(model):
         raise ValueError(
             "the shards are offloaded to the CPU, where their replicas cannot be reached: "
@@ -81,6 +83,13 @@ def _check_settings(model: nn.Module) -> None:
         raise ValueError(
             "a unit has an all-reduce hook, which would average its gradients a second time: "
             "leave set_all_reduce_hook out"
+        )
+    shards = {mesh_of(p).size() for p in model.parameters() if is_distributed(p)}
+    if others := divide_factors(model) - shards:
+        raise ValueError(
+            f"a unit divides its gradients by {others.pop():g} (set_gradient_divide_factor), which "
+            "are those of its own replica alone: afterwards replicas are averaged, where HSDP adds "
+            "them up; leave it out, and multiply the loss by a factor of its own"
         )
 
 

@@ -49,6 +49,7 @@ from bagua_algos.fsdp2.checks import (
     check_model,
     check_no_scaler,
     check_replicas,
+    check_settings,
     check_shares,
     check_workers,
 )
@@ -240,6 +241,7 @@ class ShardedEngine(Attached):
 
     def _before_begin(self) -> None:
         check_dtypes(self._buckets)
+        check_settings(self.model)
 
     def _launch_bucket(self, bucket: Bucket) -> None:
         own = self._buckets[bucket.index]

@@ -172,6 +172,12 @@ def has_all_reduce_hook(model: nn.Module) -> bool:
     return any(getattr(group, "_all_reduce_hook", None) is not None for group in groups)
 
 
+def divide_factors(model: nn.Module) -> set[float]:
+    """Those that `set_gradient_divide_factor` has been called with, of all units."""
+    factors = (getattr(group, "gradient_divide_factor", None) for group in _private_groups(model))
+    return {factor for factor in factors if factor is not None}
+
+
 def _private_groups(model: nn.Module) -> Iterable[object]:
     """FSDP2 says nothing in public of its own settings."""
     for module in model.modules():

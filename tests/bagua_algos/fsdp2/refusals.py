@@ -95,6 +95,12 @@ def hooked(place: Place) -> nn.Module:
     return model
 
 
+def divided(place: Place, factor: float) -> nn.Module:
+    model = sharded(place)
+    model.stem.set_gradient_divide_factor(factor)
+    return model
+
+
 def meta(place: Place) -> nn.Module:
     with torch.device("meta"):
         model = nn.Linear(8, 8)
@@ -189,6 +195,7 @@ AFTER: dict[str, Callable[[nn.Module, torch.optim.Optimizer], Any]] = {
     "frozen later": lambda model, _: model.stem.requires_grad_(False),
     "replaced later": replace,
     "narrowed later": lambda model, _: model.to(torch.bfloat16),
+    "divided later": lambda model, _: model.stem.set_gradient_divide_factor(1.0),
     "another optimizer": train_elsewhere,
     "no hooks": forget_hooks,
     "another's state": load_another_state,
@@ -199,7 +206,7 @@ AFTER: dict[str, Callable[[nn.Module, torch.optim.Optimizer], Any]] = {
 }
 
 CASES: dict[str, Callable[[Place], str]] = {
-    "nothing": distribute,
+    "nothing": partial(distribute, make=partial(divided, factor=2)),  # as it is anyway
     "everybody": everybody,
     "parts only": partial(distribute, make=parts_only),
     "tensor parallel": partial(distribute, make=tensor_parallel),
@@ -207,6 +214,7 @@ CASES: dict[str, Callable[[Place], str]] = {
     "ignored": partial(distribute, make=ignored),
     "two meshes": partial(distribute, make=two_meshes),
     "hooked": partial(distribute, make=hooked),
+    "divided": partial(distribute, make=partial(divided, factor=1)),
     "offloaded": partial(
         distribute, make=partial(sharded, offload_policy=CPUOffloadPolicy(pin_memory=False))
     ),
