@@ -15,7 +15,7 @@ from host import commands
 from host.command_line.parser import Parser
 from host.commands import say
 from host.errors import Failure
-from host.remaining import Work
+from host.remaining import Work, duration
 
 PART_S = 600.0
 """Of a part that does not say how long it took."""
@@ -54,7 +54,9 @@ def run_part(part: StudyPart, study: str, work: Work) -> None:
 
 
 def _described(part: StudyPart) -> str:
-    return part.what + (f" Took {part.took}." if part.took else "")
+    seconds = part.took_s
+    took = part.took or (duration(seconds) if seconds else "")
+    return part.what + (f" Took {took}." if took else "")
 
 
 def _list(parts: Sequence[StudyPart]) -> None:

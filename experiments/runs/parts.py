@@ -58,18 +58,25 @@ _COMMANDS = ("sweep", "calibrate", "command")
 
 @dataclass(frozen=True, kw_only=True)
 class StudyPart:
-    """One part of a study: what it is for, how long it took, if that is known, and what it does."""
+    """One part of a study: what it is for, how long it took, if that is known, and what it does.
+    `is_timed`: its commands all say how long they took.
+    """
 
     name: str
     what: str
     took: str
     actions: tuple[Action, ...]
+    is_timed: bool = False
 
     @property
     def took_s(self) -> float | None:
-        """The seconds that `took` begins with, such as "1 h 34 min for ..."; None for none."""
+        """The seconds that `took` begins with, such as "1 h 34 min for ..."; without them those of
+        its commands, or None.
+        """
         words = _DURATION.match(self.took)
-        return None if words is None or not words[0] else _seconds(words)
+        if words is None or not words[0]:
+            return sum(action.size for action in self.actions) if self.is_timed else None
+        return _seconds(words)
 
 
 def load_parts(study: str) -> list[StudyPart]:
@@ -118,10 +125,15 @@ def _part(name: str, part: Mapping[str, Any]) -> StudyPart:
         actions = [a for action in part["actions"] for a in _actions(action, common, {})]
     except ValueError as error:
         raise ValueError(f"part {name} has {error}") from error
-    if len({command.took_s is None for command in _commands(actions)}) == 2:
+    timed = {command.took_s is not None for command in _commands(actions)}
+    if len(timed) == 2:
         raise ValueError(f"part {name} has took beside some of its commands: give it to all")
     return StudyPart(
-        name=name, what=part["what"], took=str(part.get("took", "")), actions=tuple(actions)
+        name=name,
+        what=part["what"],
+        took=str(part.get("took", "")),
+        actions=tuple(actions),
+        is_timed=timed == {True},
     )
 
 

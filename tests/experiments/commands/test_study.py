@@ -15,6 +15,7 @@ parts:
   first: {what: Makes., took: 1 min, actions: [{sweep: algo=a}]}
   second: {what: Compares., actions: [{at_once: 3, actions: [{command: module p}]}]}
   third: {what: Copies., actions: [{copy: /none/such, to: x}, {command: never}]}
+  fourth: {what: Times., actions: [{command: m, took: 40 s}, {command: n, took: 5 min}]}
 """
 
 
@@ -33,7 +34,7 @@ def written(tmp_path, monkeypatch):
             ["--list"],
             [
                 *("first            Makes. Took 1 min.", "second           Compares."),
-                "third            Copies.",
+                *("third            Copies.", "fourth           Times. Took 6 min."),
             ],
         ),
         (["second", "--print"], ["# second: Compares.", "# 3 at a time:", "python -m module p"]),

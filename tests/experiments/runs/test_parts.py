@@ -77,6 +77,7 @@ def test_commands_are_as_large_as_they_say_they_took(written):
     )
     (part,) = load_parts("s")
     assert [action.size for action in part.actions] == [0.1, 3720, 3720, 170]
+    assert part.took_s == pytest.approx(0.1 + 3720 + 3720 + 170)
 
 
 def test_values_that_go_together_are_a_mapping(written):
