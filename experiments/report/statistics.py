@@ -106,6 +106,15 @@ def ratio_interval(
     return _welch(np.log(values), np.log(others))
 
 
+def median_ratio(values: Sequence[float] | Array, others: Sequence[float] | Array) -> float:
+    """How many times `others` the `values` are: the median of the ratios of pairs, which lies in
+    their `ratio_interval`; NaN where it lies between a miss of either.
+    """
+    with np.errstate(invalid="ignore"):
+        logs = np.median(_logs(_ratios(np.asarray(values, float), np.asarray(others, float))))
+    return float(np.exp(logs))
+
+
 def is_tie(
     times: Sequence[float], others: Sequence[float], *, paired: bool, model_error: float
 ) -> bool:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from experiments.advise.advice import BASELINE
+from experiments.advise.map import standing, trainings
 from experiments.advise.map.answer import Answer, answers, caveats
 from experiments.advise.map.job import Job, job_at
 from experiments.advise.map.standing import grids, lead, model_error, setting_at, trained_near
@@ -40,9 +41,16 @@ def test_workers_beyond_the_trainings_are_refused(workers):
         trained_near("fashion_mnist", workers)
 
 
-def test_a_lead_is_the_ratio_of_medians_with_the_interval_of_pairs():
+def test_a_lead_is_the_median_of_pairs_in_their_interval():
     ratio, (low, high) = lead(np.array([1.0, 2.0, 4.0]), np.array([3.0, 6.0, 12.0]))
     assert (ratio, low, high) == pytest.approx((3, 3, 3))
+    # Medians of 1.5 and 4; by seeds mostly twice as soon.
+    times, others = (
+        np.array([1.0, 1.5, 2.0, 3.0, 1.0, 1.5]),
+        np.array([2.0, 3.0, 4.0, 6.0, 9.0, 4.0]),
+    )
+    ratio, (low, high) = lead(times, others)
+    assert ratio == pytest.approx(2) and low <= ratio <= high
     assert lead(np.array([math.inf] * 3), np.array([3.0, 6.0, 12.0]))[0] == 0
 
 
@@ -163,7 +171,11 @@ def test_the_command_refuses_what_it_cannot_answer(monkeypatch):
         locate.main()
 
 
-def test_a_task_that_was_not_trained_with_so_many_workers_is_named():
+def test_a_task_that_was_not_trained_with_so_many_workers_is_named(monkeypatch):
+    source, trained = trainings.load()
+    fewer = [own for own in trained if (own.task, own.workers) != ("jane_austen", 128)]
+    for module in (trainings, standing):
+        monkeypatch.setattr(module, "load", lambda: (source, fewer))
     job, tasks = replace(JOB, workers=128), ["fashion_mnist", "jane_austen"]
     given = answers(job, tasks)
     assert [answer.trained.task for answer in given] == ["fashion_mnist"]
