@@ -12,6 +12,7 @@ from experiments.report.statistics import (
     holm,
     is_tie,
     p_values,
+    ratio,
     ratio_interval,
 )
 
@@ -34,10 +35,10 @@ def compared_on_page(situations: Sequence[_Rows]) -> list[list[dict[str, Any]]]:
 
     "place" counts from 1 and is NaN for a miss; "ties_with_first": by `is_tie`, or because `holm`
     does not tell the two apart, of all pairs of rows with a known time to a target that stand in
-    one situation of the page (any of them could have been the first); "baseline" is the
-    label of the fastest baseline, `speedup` how many times faster the row is, with its interval
-    from `speedup_low` to `speedup_high`; `bytes_ratio` is what it sends a step over what
-    "bytes_baseline" sends, the one that sends most.
+    one situation of the page (any of them could have been the first); "baseline" is the label of
+    the fastest baseline, `speedup` how many times faster the row is (`ratio`; without an interval
+    that of the medians), with its interval from `speedup_low` to `speedup_high`; `bytes_ratio` is
+    what it sends a step over what "bytes_baseline" sends, the one that sends most.
     """
     num_pairs = sum(math.comb(len(_with_intervals(rows)), 2) for rows in situations)
     chances = [_chances(rows) for rows in situations]
@@ -116,13 +117,15 @@ def _baselines(rows: Sequence[Mapping[Any, Any]]) -> list[Mapping[Any, Any]]:
 
 
 def _speedup(row: Mapping[Any, Any], baseline: Mapping[Any, Any] | None) -> dict[str, Any]:
-    ratio, interval = math.nan, UNKNOWN
+    speedup, interval = math.nan, UNKNOWN
     if baseline is not None and not row["shared_gpu"]:
-        ratio = _ratio(baseline["time_to_accuracy_s"], row["time_to_accuracy_s"])
-        if row is not baseline and not math.isnan(ratio) and _have_intervals(row, baseline):
+        speedup = _ratio(baseline["time_to_accuracy_s"], row["time_to_accuracy_s"])
+        if row is not baseline and not math.isnan(speedup) and _have_intervals(row, baseline):
             times, others, paired = _paired(baseline, row)
             interval = ratio_interval(times, others, paired=paired)
-    return {"speedup": ratio, "speedup_low": interval[0], "speedup_high": interval[1]}
+            if 0 < speedup < math.inf and not math.isnan(interval[0]):
+                speedup = ratio(times, others, paired=paired)
+    return {"speedup": speedup, "speedup_low": interval[0], "speedup_high": interval[1]}
 
 
 def _ratio(value: float, other: float) -> float:

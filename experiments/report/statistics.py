@@ -106,13 +106,21 @@ def ratio_interval(
     return _welch(np.log(values), np.log(others))
 
 
-def median_ratio(values: Sequence[float] | Array, others: Sequence[float] | Array) -> float:
-    """How many times `others` the `values` are: the median of the ratios of pairs, which lies in
-    their `ratio_interval`; NaN where it lies between a miss of either.
+def ratio(
+    values: Sequence[float] | Array, others: Sequence[float] | Array, *, paired: bool
+) -> float:
+    """How many times `others` the `values` are, both positive or inf: what `ratio_interval` is the
+    interval of, and in which it lies. It need not be the ratio of the two medians.
+
+    `paired`: the median of the pairs' ratios; NaN where it lies between a miss of either. Else the
+    ratio of the means of the logarithms; NaN where one is inf.
     """
+    values, others = np.asarray(values, float), np.asarray(others, float)
     with np.errstate(invalid="ignore"):
-        logs = np.median(_logs(_ratios(np.asarray(values, float), np.asarray(others, float))))
-    return float(np.exp(logs))
+        if paired:
+            return float(np.exp(np.median(_logs(_ratios(values, others)))))
+        known = np.isfinite(values).all() and np.isfinite(others).all()
+        return float(np.exp(_logs(values).mean() - _logs(others).mean())) if known else math.nan
 
 
 def is_tie(

@@ -25,8 +25,8 @@ from experiments.advise.map.times import times_s
 from experiments.advise.map.trainings import Array, Trained, Training, load
 from experiments.report.statistics import (
     Interval,
-    median_ratio,
     prediction_errors,
+    ratio,
     ratio_interval,
 )
 from host.errors import UserError
@@ -94,7 +94,7 @@ def lead(times: Array, baseline: Array) -> tuple[float, Interval]:
     """How many times as soon as the baseline, the median over seeds, with its 95 % interval, of
     times by seed.
     """
-    return median_ratio(baseline, times), ratio_interval(baseline, times, paired=True)
+    return ratio(baseline, times, paired=True), ratio_interval(baseline, times, paired=True)
 
 
 def baseline_place(first: str | None, ties: Sequence[str]) -> str:

@@ -55,9 +55,10 @@ def section(data: ReportData) -> Section:
         caption=said_of(
             table,
             "Seconds of training until the target accuracy on the validation set: the median over "
-            "seeds, its 95 % interval in brackets. A miss is infinite. Two algorithms tie where "
-            "the interval of the ratio of their times holds 1, or where Holm's correction over all "
-            "pairs of the table does not tell them apart."
+            "seeds, its 95 % interval in brackets. A miss is infinite. A speed-up is the median of "
+            "the ratios seed by seed, in its own interval. Two algorithms tie where the interval "
+            "of the ratio of their times holds 1, or where Holm's correction over all pairs of the "
+            "table does not tell them apart."
             + (OWN if table.own_score_at_target.notna().any() else ""),
         ),
         cells=leading(table) | outcomes(table, HEADERS),

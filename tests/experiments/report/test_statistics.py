@@ -31,6 +31,30 @@ from netsim.conditions.presets import read_condition
 from tests.paths import ROOT
 
 
+@pytest.mark.parametrize("paired", [True, False])
+@pytest.mark.parametrize("num_seeds", [3, 4, 5, 6, 10, 11])
+def test_a_ratio_lies_in_its_own_interval(num_seeds, paired):
+    """That of the medians does not always."""
+    draw, outside = np.random.default_rng(num_seeds), 0
+    for spread in [0.02, 0.3, 1.0] * 40:
+        values, others = np.exp(spread * draw.standard_t(2, (2, num_seeds)))
+        low, high = ratio_interval(values, others, paired=paired)
+        assert low <= statistics.ratio(values, others, paired=paired) <= high
+        outside += not low <= np.median(values) / np.median(others) <= high
+    assert outside or num_seeds < 10 or not paired
+
+
+def test_a_ratio_is_of_pairs_and_knows_misses():
+    values = [4.0, 6.0, 90.0]
+    assert statistics.ratio(values, [2.0, 3.0, 3.0], paired=True) == pytest.approx(2)
+    assert statistics.ratio(values, [1.0, 1.0, 1.0], paired=False) == pytest.approx(2160 ** (1 / 3))
+    never = [math.inf] * 3
+    assert statistics.ratio(never, values, paired=True) == math.inf
+    assert statistics.ratio(values, never, paired=True) == 0
+    assert statistics.ratio(never, never, paired=True) == 1
+    assert math.isnan(statistics.ratio([*values[:2], math.inf], values, paired=False))
+
+
 def test_the_interval_of_few_values_is_students_of_their_logarithms():
     assert median_interval([5.0, 5.0, 5.0]) == (5.0, 5.0)
     assert median_interval([math.inf] * 3) == (math.inf, math.inf)

@@ -85,16 +85,20 @@ class Model {
             row.place = isPlaced ? 1 + timed.filter((other) => other.seconds < row.seconds).length : NaN;
             row.isBaseline = row === baseline;
             const isCompared = baseline && row.isKnown && row.seconds < Infinity;
-            row.speedup = row.isBaseline ? 1 : isCompared ? baseline.seconds / row.seconds : NaN;
-            row.speedups = isCompared && !row.isBaseline ? this.ratios(baseline, row) : UNKNOWN;
+            const speedup = isCompared && !row.isBaseline ? this.ratio(baseline, row) : [NaN, ...UNKNOWN];
+            [row.speedup, ...row.speedups] = row.isBaseline ? [1, ...UNKNOWN] : speedup;
         }
         return { rows, isDecided, target };
     }
 
-    // The 95 % interval of how many times the times of `second` those of `first` are.
-    ratios(first, second) {
-        if (Math.min(first.runs.length, second.runs.length) < this.statistics.rules.min_seeds) return UNKNOWN;
-        return this.statistics.ratioInterval(...this.paired(first, second));
+    // How many times the times of `second` those of `first` are, and the 95 % interval; without one the ratio of medians.
+    ratio(first, second) {
+        const isLarge = Math.min(first.runs.length, second.runs.length) >= this.statistics.rules.min_seeds;
+        const pair = this.paired(first, second);
+        const interval = isLarge ? this.statistics.ratioInterval(...pair) : UNKNOWN;
+        const ratio = first.seconds / second.seconds;
+        const isInside = 0 < ratio && ratio < Infinity && !Number.isNaN(interval[0]);
+        return [isInside ? this.statistics.ratio(...pair) : ratio, ...interval];
     }
 
     // With the first of a situation all others are compared at once, by Holm's correction, too.

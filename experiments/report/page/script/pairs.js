@@ -82,7 +82,7 @@ class PairView {
         const isRatio = seconds[0] < Infinity && !Number.isNaN(seconds[1]);
         return [
             situation.label, `${situation.metric} ${target}`, ...seconds,
-            isRatio ? seconds[1] / seconds[0] : NaN, ...(isRatio ? this.model.ratios(second, first) : UNKNOWN),
+            ...(isRatio ? this.model.ratio(second, first) : [NaN, ...UNKNOWN]),
             this.verdict(first, second), first.isKnown && second.isKnown ? this.bySeed(first, second) : "",
         ];
     }

@@ -43,6 +43,12 @@ class Statistics {
         return this.welch(values.map(Math.log), others.map(Math.log));
     }
 
+    // What that is the interval of, and in which it lies; of finite numbers where not in pairs.
+    ratio(values, others, isPaired) {
+        if (isPaired) return Math.exp(median(values.map((value, k) => Math.log(ratioOf(value, others[k])))));
+        return Math.exp(meanOf(values.map(Math.log)) - meanOf(others.map(Math.log)));
+    }
+
     isTie(times, others, isPaired) {
         const [first, second] = [median(times), median(others)];
         if (first === second) return true;
