@@ -186,7 +186,11 @@ def test_speed_up_is_over_the_fastest_of_pytorchs_own(study):
         rows = rows.set_index("name")
         best = min((rows.time_to_accuracy_s[n], n) for n in ALGOS if n.startswith("torch_ddp"))
         assert set(rows.baseline) == {best[1]}
-        ratio = best[0] / rows.time_to_accuracy_s["bytegrad"]
+        assert rows.seeds[best[1]] == rows.seeds["bytegrad"]
+        pairs = zip(rows.times_s[best[1]], rows.times_s["bytegrad"], strict=True)
+        ratio = statistics.median(slower / faster for slower, faster in pairs)
+        if rows.missed["bytegrad"]:  # and no interval
+            ratio = best[0] / rows.time_to_accuracy_s["bytegrad"]
         assert rows.speedup["bytegrad"] == pytest.approx(ratio), net
         assert rows.speedup[best[1]] == 1
 
