@@ -84,10 +84,11 @@ def check_settings(model: nn.Module) -> None:
             "a unit has an all-reduce hook, which would average its gradients a second time: "
             "leave set_all_reduce_hook out"
         )
-    shards = {mesh_of(p).size() for p in model.parameters() if is_distributed(p)}
-    if others := divide_factors(model) - shards:
+    for factor in divide_factors(model):
+        if all(factor == mesh_of(p).size() for p in model.parameters() if is_distributed(p)):
+            continue
         raise ValueError(
-            f"a unit divides its gradients by {others.pop():g} (set_gradient_divide_factor), which "
+            f"a unit divides its gradients by {factor:g} (set_gradient_divide_factor), which "
             "are those of its own replica alone: afterwards replicas are averaged, where HSDP adds "
             "them up; leave it out, and multiply the loss by a factor of its own"
         )

@@ -30,7 +30,7 @@ mapping of several such keys: {KEY: [{workers: 8, took: 2 min}, {workers: 32, to
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -58,15 +58,12 @@ _COMMANDS = ("sweep", "calibrate", "command")
 
 @dataclass(frozen=True, kw_only=True)
 class StudyPart:
-    """One part of a study: what it is for, how long it took, if that is known, and what it does.
-    `is_timed`: its commands all say how long they took.
-    """
+    """One part of a study: what it is for, how long it took, if that is known, and what it does."""
 
     name: str
     what: str
     took: str
     actions: tuple[Action, ...]
-    is_timed: bool = False
 
     @property
     def took_s(self) -> float | None:
@@ -74,9 +71,10 @@ class StudyPart:
         its commands, or None.
         """
         words = _DURATION.match(self.took)
-        if words is None or not words[0]:
-            return sum(action.size for action in self.actions) if self.is_timed else None
-        return _seconds(words)
+        if words is not None and words[0]:
+            return _seconds(words)
+        is_timed = _are_timed(self.actions) == {True}
+        return sum(action.size for action in self.actions) if is_timed else None
 
 
 def load_parts(study: str) -> list[StudyPart]:
@@ -125,19 +123,19 @@ def _part(name: str, part: Mapping[str, Any]) -> StudyPart:
         actions = [a for action in part["actions"] for a in _actions(action, common, {})]
     except ValueError as error:
         raise ValueError(f"part {name} has {error}") from error
-    timed = {command.took_s is not None for command in _commands(actions)}
-    if len(timed) == 2:
+    if len(_are_timed(actions)) == 2:
         raise ValueError(f"part {name} has took beside some of its commands: give it to all")
     return StudyPart(
-        name=name,
-        what=part["what"],
-        took=str(part.get("took", "")),
-        actions=tuple(actions),
-        is_timed=timed == {True},
+        name=name, what=part["what"], took=str(part.get("took", "")), actions=tuple(actions)
     )
 
 
-def _commands(actions: list[Action]) -> Iterator[Command]:
+def _are_timed(actions: Sequence[Action]) -> set[bool]:
+    """Whether commands say how long they took: both, where some do; nothing without commands."""
+    return {command.took_s is not None for command in _commands(actions)}
+
+
+def _commands(actions: Sequence[Action]) -> Iterator[Command]:
     for action in actions:
         match action:
             case Command():

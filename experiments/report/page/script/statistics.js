@@ -15,6 +15,7 @@ function varianceOf(values) {
 
 // 1 where both are equal, two misses among them.
 const ratioOf = (top, bottom) => (top === bottom ? 1 : top / bottom);
+const logRatios = (tops, bottoms) => tops.map((top, k) => Math.log(ratioOf(top, bottoms[k])));
 
 class Statistics {
     constructor(rules) {
@@ -30,10 +31,7 @@ class Statistics {
 
     // Of how many times `others` the `values` are; `isPaired`: the k-th of both are of one seed.
     ratioInterval(values, others, isPaired) {
-        if (isPaired) {
-            const logs = values.map((value, k) => Math.log(ratioOf(value, others[k])));
-            return this.interval(logs).map(Math.exp);
-        }
+        if (isPaired) return this.interval(logRatios(values, others)).map(Math.exp);
         if (isAllInfinite(values) || isAllInfinite(others)) {
             const isAlike = [values, others].every((own) => isAllInfinite(own) || !isAnyInfinite(own));
             const ratio = ratioOf(values[0], others[0]);
@@ -45,7 +43,7 @@ class Statistics {
 
     // What that is the interval of, and in which it lies; of finite numbers where not in pairs.
     ratio(values, others, isPaired) {
-        if (isPaired) return Math.exp(median(values.map((value, k) => Math.log(ratioOf(value, others[k])))));
+        if (isPaired) return Math.exp(median(logRatios(values, others)));
         return Math.exp(meanOf(values.map(Math.log)) - meanOf(others.map(Math.log)));
     }
 
