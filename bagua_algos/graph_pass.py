@@ -1,31 +1,30 @@
 """Between autograd's backward passes and those who keep gradients in memory of their own."""
 
-from typing import Protocol, runtime_checkable
+from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor, nn
 
 
-@runtime_checkable
-class KeepsGradients(Protocol):
+class KeepsGradients(ABC):
     """Keeps the gradients of parameters in its memory, such as a bucket; so does the hook, after a
     parameter's gradient has accumulated, that stands for it.
     """
 
     @property
+    @abstractmethod
     def num_passes(self) -> int:
         """How many backward passes have begun that write there."""
-        ...
 
+    @abstractmethod
     def place_of(self, parameter: nn.Parameter) -> Tensor | None:
         """Where the gradient may be written by now; None where that is left to autograd."""
-        ...
 
+    @abstractmethod
     def written(self, parameter: nn.Parameter) -> None:
         """The pass that runs has written the gradient there: it is `parameter.grad` from here on.
         Autograd calls the hook when all else has been added to it, or nothing.
         """
-        ...
 
 
 def accumulates(parameter: nn.Parameter) -> bool:

@@ -13,7 +13,7 @@ from torch.utils.hooks import RemovableHandle
 from bagua_algos.engine.bucket import Bucket
 from bagua_algos.engine.call_stack import running
 from bagua_algos.engine.script.weak_hook import GradientHook, has_one_hook, remove_dead
-from bagua_algos.graph_pass import accumulates, dense
+from bagua_algos.graph_pass import KeepsGradients, accumulates, dense
 
 _BROKEN_OFF = (
     "the last backward pass was broken off by an error, with some buckets on their way and others "
@@ -39,7 +39,7 @@ class _Place(NamedTuple):
     address: int
 
 
-class BackwardTracker:
+class BackwardTracker(KeepsGradients):
     """Collects gradients into their buckets and launches the buckets strictly in order, each as
     early as it can.
 
@@ -59,7 +59,7 @@ class BackwardTracker:
         self._lie_apart: set[int] = set()  # of parameters, by id
         self._added_apart: set[int] = set()  # of these
         self._written: set[int] = set()  # by the pass that runs
-        self.num_passes = 0
+        self._num_passes = 0
         self._find_places()
         self.note_gradients()
         self.note_pass()
@@ -183,6 +183,11 @@ class BackwardTracker:
         used = set(parameters)
         self._unused = [p for p in self._unused if p not in used]
 
+    @property
+    def num_passes(self) -> int:
+        """How many passes have begun in which workers meet."""
+        return self._num_passes
+
     def place_of(self, parameter: nn.Parameter) -> Tensor | None:
         """Where a pass that workers meet in may write the gradient `[w, ...]` itself, before it is
         told of; None where there is one to be added to, where a script's own hooks are to see it,
@@ -246,7 +251,7 @@ class BackwardTracker:
         if self._missing:
             raise ValueError(_BROKEN_OFF)
         self._missing = [set(bucket.parameters) for bucket in self._buckets]
-        self.num_passes += 1
+        self._num_passes += 1
         self._next = 0
         self._came = {}
         self.ends_first = True

@@ -90,11 +90,19 @@ def checksum(bucket: Bucket) -> Tensor:
 
 def _spread(buckets: Sequence[Bucket], own: list[Tensor], averager: Averager, run: Run) -> float:
     pairs = [(weights, bucket.weights) for weights, bucket in zip(own, buckets, strict=True)]
-    squares_w = sum(_squares(x - mean).sum(1, keepdim=True) for x, mean in pairs)
+    squares_w = sum(_distances(x, mean) for x, mean in pairs)
     assert isinstance(squares_w, Tensor)
     run("averaging of spreads", lambda: averager.all_reduce_mean_(squares_w))
     norm = sum(_squares(mean[:1]).sum().item() for _, mean in pairs)
     return (squares_w[0].item() / norm) ** 0.5 if norm else 0.0
+
+
+def _distances(x_wn: Tensor, mean_wn: Tensor) -> Tensor:
+    """Each worker's squared distance from the mean, float64 `[w, 1]`; one worker after the other,
+    so that what is computed on the way fits into a processor's cache.
+    """
+    rows = zip(x_wn.split(1), mean_wn.split(1), strict=True)
+    return torch.stack([_squares(x - mean).sum(1) for x, mean in rows])
 
 
 def _squares(x_wn: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ from experiments.simulated.outcome import (
     record_training,
 )
 from experiments.simulated.profile import Profile
-from experiments.simulated.rehearsal import NUM_TOLD, REHEARSED_S
+from experiments.simulated.rehearsal import NUM_STEPS, NUM_TOLD, REHEARSED_S
 from experiments.simulated.replay import RecordedTraining
 from experiments.simulated.simulate import get_profile
 from experiments.simulated.stacking import StackingChoice, choose_stacking, with_way
@@ -45,8 +45,10 @@ REHEARSING, TRAINING = "rehearsing", "training"
 REHEARSAL_S, TRAINING_S = 0.4, 5.0
 """What one of them may take on one core, as long as nothing tells more."""
 
-BRIEFLY_S = 0.25
-"""For how long an algorithm is rehearsed at a time, at least, where that is to be over soon."""
+USUAL, BRIEF = (NUM_STEPS, REHEARSED_S), (20, 0.12)
+"""By how many steps, and for how long, an algorithm is rehearsed at a time, at least; brief where
+that is to be over soon: these spread no more.
+"""
 
 SETTLED = 1.03
 """An algorithm is not rehearsed again where the second fastest of its rehearsals has taken no more
@@ -363,7 +365,7 @@ def _profiles(
                 for _ in range(NUM_TOLD):
                     tell()
             else:
-                own.append(get_profile(plan, data, BRIEFLY_S if briefly else REHEARSED_S, tell))
+                own.append(get_profile(plan, data, *(BRIEF if briefly else USUAL), tell))
             expect(_trainings_s(plans, rehearsals))
     fastest = [_fastest(own) for own in rehearsals]
     for plan, profile in zip(plans, fastest, strict=True):

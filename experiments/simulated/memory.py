@@ -171,8 +171,8 @@ def _evaluation_bytes(plan: Plan, data: TaskData, ways: Sequence[Way]) -> int:
     if plan.algorithm.workers_agree:
         return computed(CHUNK)
     own, bucket = _trained_bytes(plan), min(_trained_bytes(plan), plan.bucket_bytes)
-    # A copy of all weights; of one bucket a difference in float32, and twice as much in float64.
-    averaged = plan.workers * own + max(computed(CHUNK), plan.workers * 5 * bucket)
+    # A copy of all weights; of one worker's bucket a difference in float32, and twice in float64.
+    averaged = plan.workers * own + max(computed(CHUNK), 5 * bucket)
     side_by_side = 1 if set(ways) <= {"vmap", "loop"} else usable_cores()
     return max(averaged, computed(max(CHUNK, side_by_side * of_worker)))
 

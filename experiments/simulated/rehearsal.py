@@ -39,8 +39,8 @@ from host.gpus import placement
 from host.processes import end_of, fork, schedule_as_batch
 
 WARM_UP_STEPS = 5
-REHEARSED_S = 0.5
-"""For how long steps are taken, at least."""
+NUM_STEPS, REHEARSED_S = 40, 0.5
+"""So many steps are taken, and for so long, at least."""
 LIMIT_S = 120
 NUM_ROUNDS = 2
 """Of an algorithm that repeats its work after many steps: so many are rehearsed, at least."""
@@ -56,7 +56,7 @@ def rehearse(
     data: TaskData,
     *,
     sharing: int,
-    num_steps: int = 40,
+    num_steps: int = NUM_STEPS,
     seconds: float = REHEARSED_S,
     tell: Callable[[], None] = lambda: None,
 ) -> Profile:

@@ -32,7 +32,7 @@ class WeakHook:
         return self._find() is None
 
 
-class GradientHook(WeakHook):
+class GradientHook(WeakHook, KeepsGradients):
     """One that also tells where a parameter's gradient may be written before it is called
     (`bagua_algos.graph_pass.KeepsGradients`): in `places`, whenever the bound method `may_write`
     says so; nowhere without.
