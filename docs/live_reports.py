@@ -20,7 +20,11 @@ REPORTS = {
     ),
     "reference_movies": (
         "results/reference/movie_snippets/runs.tar.xz",
-        "movie snippets, 16 simulated workers, five networks",
+        "movie snippets, 16 simulated workers, six networks",
+    ),
+    "reference_austen": (
+        "results/reference/jane_austen/runs.tar.xz",
+        "Jane Austen's novels, 16 simulated workers, six networks",
     ),
 }
 """The archive that holds the runs of each, and what they are."""

@@ -76,8 +76,10 @@ def reproduce(root: Path, recipe: Recipe) -> Reproduction:
     with TemporaryDirectory(prefix="relaxlab-reproduce-") as scratch:
         records = _unpack(root, recipe, Path(scratch))
         with chdir(scratch):
-            commands = SideBySide(commands=recipe.commands, at_once=usable_cores(), is_quiet=True)
-            for action in (commands, *recipe.others):
+            # The longest first: what is left beside its end are short ones.
+            commands = sorted(recipe.commands, key=lambda command: -(command.took_s or 0.0))
+            made_by = SideBySide(commands=tuple(commands), at_once=usable_cores(), is_quiet=True)
+            for action in (made_by, *recipe.others):
                 action.run()
         made = _read(Path(scratch))
     archives = [pack.archive for pack in recipe.archives]
