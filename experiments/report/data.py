@@ -179,10 +179,15 @@ def _with_way(runs: pd.DataFrame, evaluations: pd.DataFrame) -> pd.DataFrame:
 def _with_unread(
     runs: pd.DataFrame, metrics: pd.DataFrame, evaluations: pd.DataFrame
 ) -> pd.DataFrame:
-    """`runs` with "is_unread"; an evaluation follows the last step, also one without a score."""
-    last = metrics.loc[metrics["kind"] == "evaluation"].groupby("folder").step.max()
-    is_cut = (runs.folder.map(last) < runs.steps).fillna(False)
-    is_lost = ~runs.folder.isin(evaluations.folder) | is_cut
+    """`runs` with "is_unread"; an evaluation follows the last step, also one without a score. A run
+    whose scores were no numbers, and which had no time, has lost nothing.
+    """
+    last = runs.folder.map(
+        metrics.loc[metrics["kind"] == "evaluation"].groupby("folder").step.max()
+    )
+    is_cut = (last < runs.steps).fillna(False)
+    is_told = last.notna() & runs.time_to_accuracy_s.isna()
+    is_lost = is_cut | ~(runs.folder.isin(evaluations.folder) | is_told)
     return runs.assign(is_unread=runs.status.isin(HAVE_TIMES) & is_lost.astype(bool))
 
 

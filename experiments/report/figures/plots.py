@@ -190,7 +190,8 @@ def _draw(
         if (line.greatest > line.least).any():
             band = {"color": style["color"], "alpha": 0.15, "linewidth": 0}
             axes.fill_between(line[over], line.least, line.greatest, **band)
-        ends.append(End(line[over].iloc[-1], line.score.iloc[-1], label, style["color"]))
+        end = min(max(line.score.iloc[-1], bottom), top)  # it may be infinite
+        ends.append(End(line[over].iloc[-1], end, label, style["color"]))
     low, high = _from_view(panel.lines.values(), over, bottom, top)
     early = panel.evaluations[_is_broken(panel.evaluations)].groupby("folder").tail(1)
     if len(early):  # at the edge where it lies beyond
@@ -234,7 +235,10 @@ def _from_view(
 
 
 def _limits(evaluations: pd.DataFrame, target: float) -> tuple[float, float]:
-    """The better three quarters of the evaluations, with the target and each sound run's best."""
+    """The better three quarters of the evaluations with finite scores, with the target and each
+    sound run's best.
+    """
+    evaluations = evaluations.loc[np.isfinite(evaluations.score)]
     sign = signs(evaluations)
     if (sign < 0).any():
         flipped = evaluations.assign(score=-evaluations.score, metric=None)
