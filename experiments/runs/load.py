@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.runs.fields import field_types
 from experiments.runs.journal import read_journal, read_table, table
 from experiments.runs.summary import (
+    HAVE_TIMES,
     UNREADABLE,
     Summary,
     is_unended,
     read_fields,
+    target_in,
     told_conditions,
     told_workers,
 )
-from experiments.training.metrics import MetricsRow
+from experiments.training.metrics import MetricsRow, time_to_target
 from host.errors import UserError
 from host.output import as_text, check_text
 from host.remaining import Work
@@ -33,6 +37,9 @@ READING = "reading"
 _IDENTITY = ("algo", "net", "task", "workers", "seed")  # joined to each row of metrics
 _OF_TRAINING = ("algo", "task", "model", "optim", "seed")
 """What a run has in common with one that goes on with it."""
+_ANOTHERS = "its metrics are another run's than its summary.json"
+_ALIKE = 1e-6
+"""By what part two numbers of one thing may differ: records of others may be rounded."""
 _OF_REPORTS = ("label", "steps_to_accuracy", "mb_to_accuracy")
 """By these columns reports know what they have added to runs: none is a stranger's."""
 _DTYPES = {str: "str", int: "Int64", float: "float64", bool: "boolean"}
@@ -80,9 +87,10 @@ def load_runs_and_metrics(
 
     problems: list[str] = []
     summaries, apart = _without_changed(_read_summaries(Path(path), problems))
-    runs = _runs_frame(summaries)
     of_summaries = list(problems)
-    tables = _read_all_metrics(summaries, problems, work or Work())
+    read = _read_all_metrics(summaries, problems, work or Work())
+    tables = list(read.values())
+    runs = _runs_frame([summary for summary in summaries if summary["folder"] in read])
     rows = pa.concat_tables([table([]), *tables], promote_options="default")
     joined = runs[["folder", *_IDENTITY]]
     rows = rows.drop_columns([name for name in rows.column_names if name in joined])
@@ -96,13 +104,20 @@ def load_runs_and_metrics(
 
 def _read_all_metrics(
     summaries: list[dict[str, Any]], problems: list[str], work: Work
-) -> list[pa.Table]:
+) -> dict[str, pa.Table]:
+    """Those of each folder, but for those whose metrics are another run's."""
     at_once = max(1, len(summaries) // 100)
     parts = [summaries[i : i + at_once] for i in range(0, len(summaries), at_once)]
     work.begin(READING, [1.0] * len(parts))
-    tables = []
+    tables = {}
     for part in parts:
-        tables += [_read_metrics(Path(summary["folder"]), problems) for summary in part]
+        for summary in part:
+            folder = summary["folder"]
+            own = _read_metrics(Path(folder), problems)
+            if _is_of(own, summary):
+                tables[folder] = own
+            else:
+                problems.append(f"{folder} is left out, {_ANOTHERS}.")
         work.done()
     return tables
 
@@ -124,10 +139,43 @@ def find_twins(runs: pd.DataFrame, keys: list[str]) -> tuple[Any, Any] | None:
 
 
 def load_rows(folder: str | Path) -> list[MetricsRow]:
-    """The metrics rows of the run in `folder`, as logged; none where they cannot be read."""
+    """The metrics rows of the run in `folder`, as logged; none where they cannot be read.
+
+    Raises `UserError` where they are another run's than its summary.json.
+    """
+    own, summary = _read_metrics(Path(folder), []), {}
+    with suppress(*UNREADABLE):
+        summary = read_fields(Path(folder))
+    if not _is_of(own, summary):
+        raise UserError(f"{folder}: {_ANOTHERS}: delete that run and run it again")
+    return _rows(own)
+
+
+def _rows(own: pa.Table) -> list[MetricsRow]:
     names = field_types(MetricsRow)
-    rows = _read_metrics(Path(folder), []).to_pylist()
-    return [MetricsRow(**{name: row.get(name) for name in names}) for row in rows]
+    return [MetricsRow(**{name: row.get(name) for name in names}) for row in own.to_pylist()]
+
+
+def _is_of(own: pa.Table, summary: Mapping[str, Any]) -> bool:
+    """Whether these may be the rows of the run of a summary: they end at its step, second and loss
+    or, where the last ones are lost, reach its target when it did.
+    """
+    steps, pace = summary.get("steps"), summary.get("steps_per_s")
+    if not (own.num_rows and steps and pace):
+        return True
+    known, names = own.column_names, ("kind", "step", "time_s", "validation_loss")
+    ends = [own[name][-1].as_py() if name in known else None for name in names]
+    kind, step, time_s, loss = ends
+    if step is None or step > steps:
+        return step is None
+    if (kind, step) == ("evaluation", steps):
+        pairs = ((time_s, steps / pace), (loss, summary.get("validation_loss")))
+        return all(a is None or b is None or math.isclose(a, b, rel_tol=_ALIKE) for a, b in pairs)
+    if summary["status"] not in HAVE_TIMES:
+        return True
+    reached_s = time_to_target(_rows(own), target_in(summary))
+    told_s = summary.get("time_to_accuracy_s") or 0.0
+    return reached_s is None or math.isclose(reached_s, told_s, rel_tol=_ALIKE)
 
 
 def load_config(folder: str | Path) -> dict[str, Any]:

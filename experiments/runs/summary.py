@@ -1,5 +1,6 @@
 """What a run came to: the fields of its summary.json."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -7,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments.runs.fields import decoded, field_types, typed
-from host.words import counted
+from experiments.tasks.target import ACCURACY, Target
+from host.words import counted, listed
 
 NOT_ENDED = "the run has not ended: it is still running, or its launcher was killed"
 CTRL_C, SIGTERM = "stopped by Ctrl-C (SIGINT)", "stopped by SIGTERM"
@@ -15,15 +17,21 @@ DISK = "stopped by the disk: "
 ENDED_EARLY = "ended early"
 HAVE_TIMES = ("completed", ENDED_EARLY)
 """The status of a run that may have reached its target."""
+_STATUSES = (*HAVE_TIMES, "diverged", "failed")
 _INTERRUPTIONS = (NOT_ENDED, CTRL_C, SIGTERM, DISK)
 """How reasons of a failed run begin of which no cause lies in the run."""
 
+_ACCURACIES = ("final_accuracy", "validation_accuracy")
 _LEAST = {
-    "workers": 1,
-    **dict.fromkeys(("steps", "steps_per_s", "bytes_sent_per_worker"), 0),
+    **dict.fromkeys(("workers", "streams", "hosts"), 1),
+    **dict.fromkeys(("steps", "steps_per_s", "bytes_sent_per_worker", "restarts", "spread"), 0),
     **dict.fromkeys(("time_to_accuracy_s", "first_step_s", "duration_s", "data_wait_s"), 0),
+    **dict.fromkeys(("exposed_communication_s", "achieved_rtt_ms"), 0),
+    **dict.fromkeys(("asked_rate_mbit", "achieved_rate_mbit", *_ACCURACIES), 0),
 }
 """What no run has less of."""
+_MOST: dict[str, float] = dict.fromkeys(_ACCURACIES, 1.0)
+"""What no run has more of."""
 
 UNREADABLE = (OSError, ValueError, TypeError, OverflowError, RecursionError)
 """What reading a summary raises where there is none of a run."""
@@ -257,17 +265,37 @@ def read_fields(folder: Path) -> dict[str, Any]:
     known = typed({name: found[name] for name in field_types(Summary) if name in found}, Summary)
     for name, value in known.items():
         _check_kind(name, found[name], value)
-    for name, least in _LEAST.items():
-        if known.get(name, least) < least:
-            raise ValueError(f"{name}={known[name]} is of no run")
+    _check_values(known)
     return found | known
 
 
+def target_in(fields: Mapping[str, Any]) -> Target:
+    """That of the run with these fields. Raises `ValueError` for one that no run has."""
+    metric = fields.get("metric") or ACCURACY
+    name = "target_accuracy" if metric == ACCURACY else "target_score"
+    return Target(metric=metric, value=fields.get(name))
+
+
 def _check_kind(name: str, value: Any, made: Any) -> None:
-    """Raise `ValueError` where `made` of `value` says something else: 4 of 4.7, true of "false"."""
-    is_cut = isinstance(made, int) and isinstance(value, float) and made != value
-    if is_cut or isinstance(made, bool) is not isinstance(value, bool):
+    """Raise `ValueError` where `made` of `value` says something else: 4 of 4.7, true of "false"; or
+    is a number that none is, as JSON's NaN.
+    """
+    kinds = {type(value), type(made)}
+    is_other = len(kinds) > 1 and kinds != {int, float}
+    is_cut = isinstance(made, int) and made != value
+    is_no_number = isinstance(made, float) and math.isnan(made)
+    if is_other or is_cut or is_no_number:
         raise ValueError(f"{name}={value!r} is of no run")
+
+
+def _check_values(known: Mapping[str, Any]) -> None:
+    """Raise `ValueError` for what no run comes to."""
+    if known["status"] not in _STATUSES:
+        raise ValueError(f"status={known['status']!r} is none of {listed(_STATUSES)}")
+    target_in(known)
+    for name, least in _LEAST.items():
+        if not least <= known.get(name, least) <= _MOST.get(name, math.inf):
+            raise ValueError(f"{name}={known[name]} is of no run")
 
 
 def read_summary(folder: Path) -> Summary:

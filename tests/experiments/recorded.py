@@ -47,6 +47,8 @@ def write_run(
     chance = np.random.default_rng([seed, workers, len(algo), of_chance])
     pace = 1 + 0.05 * chance.standard_normal()
     step_s = pace * (0.02 + 8 * mb_a_step / NETS[net])
+    if fields.get("steps_per_s"):
+        step_s = 1 / fields["steps_per_s"]
     target = fields.pop("target", Target(value=TARGET))
     metrics = []
     for k in range(1, num_rows + 1):

@@ -128,6 +128,8 @@ def _range(field: object, words: object, file: Path) -> Range:
         if not isinstance(options.get("log", False), bool):
             raise ValueError(f"log must be true or false, got {options['log']!r}")
         return Range(**options)
+    except OverflowError as error:
+        raise UserError(f"{file}: {field}: low and high must be below 1e308") from error
     except ValueError as error:
         raise UserError(f"{file}: {field}: {error}") from error
 

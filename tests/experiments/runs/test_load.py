@@ -1,11 +1,13 @@
 """Many runs read back, and how far that is."""
 
 import json
+import math
 import os
 from dataclasses import asdict
 
 import pandas as pd
 import pytest
+from pyarrow import parquet
 
 from experiments.report.tuned import FILE, load_tunings
 from experiments.runs.journal import line
@@ -59,6 +61,11 @@ def test_reading_goes_on_by_the_run_or_by_the_hundredth(num_runs, num_done, tmp_
         ({"time_to_accuracy_s": -5}, "time_to_accuracy_s=-5.0"),
         ({"bytes_sent_per_worker": -1}, "bytes_sent_per_worker=-1.0"),
         ({"time_to_accuracy_s": 0, "steps": 0}, None),
+        ({"final_accuracy": 97}, "final_accuracy=97.0"),
+        ({"validation_accuracy": -0.1}, "validation_accuracy=-0.1"),
+        ({"exposed_communication_s": -3}, "exposed_communication_s=-3.0"),
+        ({"asked_rate_mbit": -5}, "asked_rate_mbit=-5.0"),
+        ({"time_to_accuracy_s": math.nan}, "time_to_accuracy_s=nan"),
     ],
 )
 def test_a_run_with_a_number_that_none_has_is_left_out(tmp_path, number, told):
@@ -75,6 +82,10 @@ def test_a_run_with_a_number_that_none_has_is_left_out(tmp_path, number, told):
         ({"workers": 4.7}, "workers=4.7"),
         ({"seed": True}, "seed=True"),
         ({"shared_gpu": "false"}, "shared_gpu='false'"),
+        ({"seed": "0"}, "seed='0'"),
+        ({"final_accuracy": "0.9"}, "final_accuracy='0.9'"),
+        ({"net": 7}, "net=7"),
+        ({"links": "ab"}, "links='ab'"),
         ({"workers": 4.0, "shared_gpu": False, "lr_scale": 1}, None),
     ],
 )
@@ -85,6 +96,56 @@ def test_a_number_is_not_cut_and_a_word_is_no_truth_value(tmp_path, edited, told
     said = f"{tmp_path}/a is left out, its summary.json cannot be read: {told} is of no run."
     assert runs.attrs["problems"] == ([] if told is None else [said])
     assert len(runs) == (told is None)
+
+
+@pytest.mark.parametrize(
+    ("edited", "told"),
+    [
+        ({"status": "finished"}, "status='finished' is none of completed, ended early, diverged"),
+        ({"metric": "acuracy"}, "there is no metric 'acuracy'"),
+        ({"target_accuracy": 95}, "target_accuracy must be a fraction in"),
+    ],
+)
+def test_a_status_or_target_that_no_run_has_is_left_out(tmp_path, edited, told):
+    write_run(tmp_path / "a", **edited)
+    runs = load_runs(tmp_path)
+    assert runs.empty and told in runs.attrs["problems"][0]
+
+
+LEARNS = {"shared_training": True}  # on every network the same
+OTHERS = {
+    "another seed": ({}, {"seed": 1}),
+    "another network, which it learns on alike": (LEARNS, LEARNS | {"net": "slow_tcp"}),
+    "that, and it misses": (LEARNS | {"limit": 0.5}, LEARNS | {"limit": 0.5, "net": "slow_tcp"}),
+    "a longer one": ({}, {"num_rows": 40}),
+    "a shorter one": ({}, {"num_rows": 15, "seed": 1}),
+}
+
+
+@pytest.mark.parametrize(("own", "other"), OTHERS.values(), ids=OTHERS)
+def test_a_run_beside_the_metrics_of_another_one_is_left_out(tmp_path, own, other):
+    folder = tmp_path / "runs" / "a"
+    write_run(folder, **own)
+    assert len(load_rows(folder)) == 40
+    write_run(tmp_path / "b", **other)
+    (tmp_path / "b" / "metrics.parquet").replace(folder / "metrics.parquet")
+    write_run(tmp_path / "runs" / "good", seed=2)
+    runs, metrics = load_runs_and_metrics(tmp_path / "runs")
+    assert list(runs.folder) == list(metrics.folder.unique()) == [str(tmp_path / "runs" / "good")]
+    said = "its metrics are another run's than its summary.json"
+    assert metrics.attrs["problems"] == [f"{folder} is left out, {said}."]
+    with pytest.raises(UserError, match=said):
+        load_rows(folder)
+
+
+@pytest.mark.parametrize("num_lost", [1, 2, 39])
+def test_metrics_of_which_the_last_are_lost_are_still_its_own(tmp_path, num_lost):
+    write_run(tmp_path / "a")
+    file = tmp_path / "a" / "metrics.parquet"
+    rows = parquet.read_table(file)
+    parquet.write_table(rows.slice(0, 40 - num_lost), file)
+    runs, metrics = load_runs_and_metrics(tmp_path)
+    assert (len(runs), len(metrics)) == (1, 40 - num_lost) and metrics.attrs["problems"] == []
 
 
 def test_a_folder_whose_name_is_no_text_is_left_out_and_refused_as_a_root(tmp_path):

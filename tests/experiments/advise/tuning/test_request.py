@@ -63,6 +63,7 @@ def test_what_cannot_be_searched_is_refused_by_a_sentence(words, sentence):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
+        ("lr_scale: {low: 1, high: 1" + 400 * "0" + "}", "low and high must be below 1e308"),
         ("lr_scale: {low: 2, high: 1}", "low must be less than high, got 2 and 1"),
         ("lr_scale: {low: 0, high: 1, log: true}", "must be above 0, got low: 0"),
         ("lr_scale: {low: 1, hihg: 2}", "there is no 'hihg'"),

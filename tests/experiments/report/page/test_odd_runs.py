@@ -8,6 +8,7 @@ import pytest
 from experiments.report.data import ReportData
 from experiments.report.page import build
 from experiments.report.sections import incomplete
+from experiments.tasks.target import Target
 from tests.experiments.browser import Browser, browser
 from tests.experiments.recorded import write_run
 from tests.experiments.report.page.test_page import downloaded, rows, show, show_runs, texts
@@ -25,7 +26,8 @@ def test_only_a_time_is_missed_and_what_is_infinite_keeps_its_sign(tmp_path, chr
     limits = {"allreduce": 0.98, "bytegrad": 0.5, "local_sgd": 0.98}
     scores = {"allreduce": math.inf, "bytegrad": -math.inf, "local_sgd": 0.75}
     for algo, limit in limits.items():
-        own = {"final_accuracy": scores[algo], "spread": math.inf}
+        own = {"final_loss": scores[algo], "spread": math.inf}
+        own["target"] = Target(metric="loss", value=0.2)
         write_run(tmp_path / "runs" / algo, algo, limit=limit, **own)
     show_runs(chromium, tmp_path)
     shown = {row["algorithm"]: row for row in rows(chromium, "run-table")}

@@ -411,8 +411,8 @@ def test_seeds_that_come_twice_or_are_unknown_are_no_pair(tmp_path, chromium):
 
 def test_neither_a_target_at_zero_nor_an_infinite_score_takes_the_curves_away(tmp_path, chromium):
     for algo in ("allreduce", "bytegrad"):
-        target = Target(metric="loss", value=0.2)
-        write_run(tmp_path / "runs" / algo, algo, limit=1.095, target=target)
+        own = {"target": Target(metric="loss", value=0.2), "validation_accuracy": None}
+        write_run(tmp_path / "runs" / algo, algo, limit=1.095, final_accuracy=None, **own)
     file = tmp_path / "runs" / "bytegrad" / "metrics.parquet"
     measured = parquet.read_table(file).to_pylist()
     next(row for row in measured if row["kind"] == "evaluation")["score"] = math.inf
@@ -557,8 +557,8 @@ def test_what_records_contain_stays_text(tmp_path, chromium):
         write_run(folder, seed=seed, reason=HOSTILE, status="diverged")
         summary = json.loads((folder / "summary.json").read_text())
         texts_ = {name: HOSTILE for name, value in summary.items() if isinstance(value, str)}
-        summary |= texts_ | {"status": HOSTILE, "links": [{HOSTILE: HOSTILE}], "gpu": HOSTILE}
-        (folder / "summary.json").write_text(json.dumps(summary | {"metric": HOSTILE}))
+        summary |= texts_ | {"status": "diverged", "links": [{HOSTILE: HOSTILE}], "gpu": HOSTILE}
+        (folder / "summary.json").write_text(json.dumps(summary))
         (folder / "config.yaml").write_text(
             yaml.safe_dump({HOSTILE: HOSTILE, "algo": {HOSTILE: 1}})
         )
