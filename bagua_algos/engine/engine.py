@@ -234,6 +234,8 @@ class Engine(Attached):
             self._scaled.move_to(buckets)
         state = self.algorithm.move_state(self.context, Move(before, buckets))
         self._change_context(buckets=buckets, state=state)
+        if self._loaded is not None:
+            self._loaded.note_step()  # in the buckets' order
         self._fuse(buckets, self.context.optimizer)
 
     def state_dict(self) -> dict[str, Any]:
