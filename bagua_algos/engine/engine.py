@@ -160,6 +160,8 @@ class Engine(Attached):
         if not self._synchronizing:
             self._take_local_gradient(None)
             return
+        if self._scaled is not None:
+            self._scaled.have_scale()
         if not self._has_begun:
             self._begin()
         self._begin_backward()
