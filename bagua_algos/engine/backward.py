@@ -346,8 +346,12 @@ class BackwardTracker(KeepsGradients):
 
 def is_any(gradient: Tensor | None) -> bool:
     """Whether there is one that is not zero, here where it is distributed."""
-    held = gradient.to_local() if isinstance(gradient, _Distributed) else gradient
-    return held is not None and bool(held.any())
+    return gradient is not None and bool(held(gradient).any())
+
+
+def held(x: Tensor) -> Tensor:
+    """What this process holds of `x`, a distributed tensor or another one."""
+    return x.to_local() if isinstance(x, _Distributed) else x
 
 
 def _is_finite(gradients: Tensor) -> Tensor:

@@ -160,6 +160,8 @@ class Engine(Attached):
         if not self._synchronizing:
             self._take_local_gradient(None)
             return
+        if self._scaled is not None:
+            self._scaled.have_scale()
         if not self._has_begun:
             self._begin()
         self._begin_backward()
@@ -234,6 +236,8 @@ class Engine(Attached):
             self._scaled.move_to(buckets)
         state = self.algorithm.move_state(self.context, Move(before, buckets))
         self._change_context(buckets=buckets, state=state)
+        if self._loaded is not None:
+            self._loaded.note_step()  # in the buckets' order
         self._fuse(buckets, self.context.optimizer)
 
     def state_dict(self) -> dict[str, Any]:

@@ -284,7 +284,7 @@ class ShardedEngine(Attached):
     def _after_own_moment(self) -> None:
         self._write_weights()
 
-    def _held_weights(self) -> list[Tensor]:
+    def _held_weights(self) -> Sequence[Tensor]:
         """The shards themselves: a bucket's weights are a copy of them."""
         return [local(shard.whole) for bucket in self._buckets for shard in bucket.shards]
 

@@ -2,7 +2,7 @@
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -300,7 +300,8 @@ class Attached(ABC):
         )
         self._others.attach()
         if self.algorithm.keeps_weights:
-            self._loaded = LoadedWeights(self.model, self._held_weights)
+            are_shards = not self._holds_weights
+            self._loaded = LoadedWeights(self.model, self._held_weights, are_shards=are_shards)
         step_end = optimizer.register_step_post_hook(self._end_step)
         run_first(optimizer, step_end)  # a script's come after the algorithm
         return [
@@ -339,8 +340,8 @@ class Attached(ABC):
             self._accumulation.note_step()
             self._after_step()
             self.backward.note_gradients()
-            if self._uncleared is not None:
-                self._uncleared.note_step()
+            for listener in filter(None, (self._loaded, self._uncleared)):
+                listener.note_step()
 
     def _check_gradients_of_other(
         self, parameters: list[nn.Parameter], *, is_pass_new: bool
@@ -373,15 +374,15 @@ class Attached(ABC):
         if self._accumulation.is_new_step(is_others=is_others):
             self._change_context(step=self.context.step + 1)
 
-    def _on_load(self) -> None:
+    def _on_load(self, state: Mapping[str, Any]) -> None:
         """A part of the model is about to load weights; those of the consensus go away anyway."""
         if self._loaded is not None and not self._is_consensus:
-            self._loaded.note()
+            self._loaded.note(state)
 
-    def _held_weights(self) -> list[Tensor]:
+    def _held_weights(self) -> Sequence[Tensor]:
         """All that is trained here, as the model has it now."""
         self._changes.take_back_weights()
-        return [bucket.weights for bucket in self.context.buckets]
+        return self.backward.parameters
 
     @abstractmethod
     def _after_own_moment(self) -> None:

@@ -55,6 +55,12 @@ class ScaledGradients:
             return None
         return cls(scaler, buckets, optimizer)
 
+    def have_scale(self) -> None:
+        """Let the scaler have its first scale, without which it refuses a step: it makes one when
+        it scales the first loss, and a worker without examples has none.
+        """
+        self.scaler.scale(self._buckets[0].gradients.new_zeros(()))
+
     def clear_overflow_(self) -> None:
         """Gradients of an overflow that the scaler has answered with a lower scale become zeros,
         if they are in another optimizer or in none, and nobody has cleared them. To be called when

@@ -267,6 +267,18 @@ def test_an_overflow_ends_on_a_worker_without_examples_too():
     assert not any(parameter.grad.any() for parameter in model.parameters())
 
 
+def test_a_worker_without_any_examples_steps_by_a_scaler():
+    """No loss of its own has given the scaler its first scale."""
+    model, optimizer, scaler = two_layers(trained=1)
+    engine = Engine(model, optimizer, AllReduce(), StackedCommunicator(1), grad_scaler=scaler)
+    scale = scaler.get_scale()
+    engine.empty_backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert scaler.get_scale() == scale
+    assert engine.context.step == 1
+
+
 def test_a_scale_that_has_fallen_to_zero_is_told():
     training = Scaled()
     training.step(float("inf"))
