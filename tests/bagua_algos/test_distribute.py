@@ -306,3 +306,12 @@ def test_a_sharded_model_is_released_like_any_other(sharded):
     bagua_algos.release(model)
     take_step(model, optimizer)
     assert algorithm.moments == ["step end"]
+
+
+def test_a_model_is_not_released_within_its_consensus(sharded):
+    model, workers = sharded
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    bagua_algos.distribute(model, optimizer, AllReduce(), workers)
+    with bagua_algos.consensus(model), pytest.raises(ValueError, match=r"^release\(\) within "):
+        bagua_algos.release(model)
+    bagua_algos.release(model)
