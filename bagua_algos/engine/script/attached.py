@@ -80,7 +80,7 @@ class Attached(ABC):
         To be called after `pause`.
         """
         return {
-            "state": checked(self.context.state),
+            "state": checked(copy.copy(self.context.state)),  # QAdam's end empties its own
             "step": self.context.step,
             "of": self._identity(),
         }
