@@ -230,8 +230,16 @@ def load_state_dict(model: nn.Module, state: Mapping[str, Any]) -> None:
 
 
 def release(model: nn.Module) -> None:
-    """End distributed training: the model and its optimizer are plain again. A collective call."""
+    """End distributed training: the model and its optimizer are plain again. A collective call.
+
+    Raises `ValueError` within `consensus`.
+    """
     engine, own = _engine(model), _distributed(model)
+    if engine.is_consensus:
+        raise ValueError(
+            "release() within consensus(), after which each worker has its own weights again: call "
+            "it afterwards, and load there what the model's state_dict() has returned within"
+        )
     del _ENGINES[own]
     vars(own).pop(NO_SYNC, None)
     if isinstance(engine, Engine) and engine.has_fused:

@@ -296,11 +296,11 @@ class Engine(Attached):
 
     def _before_forward(self, module: nn.Module) -> None:
         check_is_called_plainly()
-        if not self._is_consensus:
+        if not self.is_consensus:
             self._begin_observed()
 
     def _after_forward(self, module: nn.Module) -> None:
-        if not self._is_consensus:
+        if not self.is_consensus:
             self._changes.note_forward_end()
             if self._observer is not None:
                 self._observer.on_forward_end()
@@ -325,7 +325,7 @@ class Engine(Attached):
 
     def _may_write(self) -> bool:
         """Whether gradients may be in buckets before a backward pass."""
-        meets = self._synchronizing and not self._is_consensus
+        meets = self._synchronizing and not self.is_consensus
         return meets and not self.algorithm.may_read_late
 
     def _on_bucket_complete(self, bucket: Bucket) -> None:

@@ -233,7 +233,7 @@ class ShardedEngine(Attached):
 
     def _before_forward(self, module: nn.Module) -> None:
         check_is_called_plainly()
-        if self._is_consensus:
+        if self.is_consensus:
             return
         if not self._synchronizing:
             self._take_local_gradient(None)

@@ -12,7 +12,14 @@ import torch
 from torch import nn
 
 import bagua_algos
-from bagua_algos import Algorithm, AllReduce, LocalSGD, PowerSGD, ProcessGroupCommunicator
+from bagua_algos import (
+    Algorithm,
+    AllReduce,
+    LocalSGD,
+    PowerSGD,
+    ProcessGroupCommunicator,
+    QAdam,
+)
 from bagua_algos.autotune.tuner import Tuning
 from bagua_algos.communication.communicator import Communicator
 from bagua_algos.communication.stacked import StackedCommunicator
@@ -306,3 +313,33 @@ def test_a_sharded_model_is_released_like_any_other(sharded):
     bagua_algos.release(model)
     take_step(model, optimizer)
     assert algorithm.moments == ["step end"]
+
+
+def test_a_model_is_not_released_within_its_consensus(sharded):
+    model, workers = sharded
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    bagua_algos.distribute(model, optimizer, AllReduce(), workers)
+    with bagua_algos.consensus(model), pytest.raises(ValueError, match=r"^release\(\) within "):
+        bagua_algos.release(model)
+    bagua_algos.release(model)
+
+
+def test_a_state_outlives_the_release(sharded):
+    model, workers = sharded
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+
+    def step() -> None:
+        model(torch.ones(2, 3)).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    algorithm = QAdam(warmup_steps=1)
+    bagua_algos.distribute(model, optimizer, algorithm, workers)
+    step()
+    state = bagua_algos.state_dict(model)
+    bagua_algos.release(model)
+    assert state["state"].moments
+    bagua_algos.distribute(model, optimizer, algorithm, workers)
+    bagua_algos.load_state_dict(model, state)
+    assert bagua_algos.state_dict(model)["state"].moments
+    bagua_algos.release(model)

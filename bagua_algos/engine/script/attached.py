@@ -54,7 +54,8 @@ class Attached(ABC):
     """
     _overflowed: bool = False
     """Whether the last backward pass has: its step is left out, on all workers."""
-    _is_consensus: bool = False
+    is_consensus: bool = False
+    """Whether the model is the mean of all workers' for a while."""
     _sees_all_gradients: bool = True
     """Whether all processes find the same values of averaged gradients, and so decide the same."""
 
@@ -79,7 +80,7 @@ class Attached(ABC):
         To be called after `pause`.
         """
         return {
-            "state": checked(self.context.state),
+            "state": checked(copy.copy(self.context.state)),  # QAdam's end empties its own
             "step": self.context.step,
             "of": self._identity(),
         }
@@ -148,12 +149,12 @@ class Attached(ABC):
         """Forward passes within, of weights that are for a while another model's, begin no step;
         and what is saved of them, if there is a `spread`, does not become this worker's own.
         """
-        before, self._is_consensus = self._is_consensus, True
+        before, self.is_consensus = self.is_consensus, True
         try:
             with saving_copies(self.model) if spread else nullcontext():
                 yield
         finally:
-            self._is_consensus = before
+            self.is_consensus = before
 
     def _take_gradient(self, parameter: nn.Parameter) -> None:
         """A gradient of this backward pass, in which workers meet, is final, or did not come."""
@@ -327,7 +328,7 @@ class Attached(ABC):
         return self._closure.before_step(args, kwargs)
 
     def _refuse_within_consensus(self) -> None:
-        if self._is_consensus:
+        if self.is_consensus:
             raise ValueError(
                 "an optimizer steps within consensus(), where the weights are the mean of all "
                 "workers', so that the step would be lost where these differ: evaluate and save "
@@ -376,7 +377,7 @@ class Attached(ABC):
 
     def _on_load(self, state: Mapping[str, Any]) -> None:
         """A part of the model is about to load weights; those of the consensus go away anyway."""
-        if self._loaded is not None and not self._is_consensus:
+        if self._loaded is not None and not self.is_consensus:
             self._loaded.note(state)
 
     def _held_weights(self) -> Sequence[Tensor]:
