@@ -294,7 +294,7 @@ def receiver_process(library, monkeypatch):
     """A receiver in a process of its own, which posts 64 MiB again and again: its pid, a comm."""
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "lo")
     ours, theirs = socket.socketpair()
-    pids, plugins = [], []
+    pids, plugins, comms = [], [], []
 
     def receive() -> int:
         plugin = Plugin(library)
@@ -310,9 +310,11 @@ def receiver_process(library, monkeypatch):
         monkeypatch.setenv("BAGUA_NET_TIMEOUT_S", timeout_s)
         pids.append(fork(receive))
         plugins.append(Plugin(library))
-        return pids[0], plugins[0], plugins[0].connect(ours.recv(HANDLE_BYTES))
+        comms.append(plugins[0].connect(ours.recv(HANDLE_BYTES)))
+        return pids[0], plugins[0], comms[0]
 
     yield start
+    plugins[0].close("send", comms[0])
     plugins[0].finalize()
     os.kill(pids[0], signal.SIGKILL)
     os.waitpid(pids[0], 0)
@@ -331,13 +333,13 @@ def send_until_it_fails(plugin, comm, limit_s=20):
 def test_a_killed_peer_fails_all_requests(receiver_process):
     pid, plugin, comm = receiver_process("30")
     plugin.wait(plugin.isend(comm, text(MIB)))
+    os.kill(pid, signal.SIGSTOP)  # else it might have received all before it is killed
     requests = [plugin.isend(comm, room(64 * MIB)) for _ in range(2)]
     os.kill(pid, signal.SIGKILL)
     for request in requests:
         with pytest.raises(PluginError) as failed:
             plugin.wait(request, 20)  # far less than the timeout: the kernel tells
         assert failed.value.code == REMOTE_ERROR
-    plugin.close("send", comm)
 
 
 def test_a_peer_that_is_stopped_for_short_is_waited_for(receiver_process):
@@ -349,7 +351,6 @@ def test_a_peer_that_is_stopped_for_short_is_waited_for(receiver_process):
     assert plugin.test(request) is None
     os.kill(pid, signal.SIGCONT)
     assert plugin.wait(request) == 64 * MIB
-    plugin.close("send", comm)
 
 
 def test_a_peer_that_stays_stopped_counts_as_dead(receiver_process):
@@ -357,7 +358,6 @@ def test_a_peer_that_stays_stopped_counts_as_dead(receiver_process):
     plugin.wait(plugin.isend(comm, text(MIB)))
     os.kill(pid, signal.SIGSTOP)
     send_until_it_fails(plugin, comm, limit_s=60)
-    plugin.close("send", comm)
 
 
 def test_a_receiver_without_receives_is_not_dead(make_plugin, connect):
