@@ -24,7 +24,7 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in _PACKAGES},
         "host": platform.node(),
-        "cpu": _cpu_model(),
+        "cpu": cpu_model(),
         "cores": os.cpu_count(),
         "kernel": platform.release(),
         "git_commit": commit,
@@ -57,7 +57,8 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _cpu_model() -> str | None:
+def cpu_model() -> str | None:
+    """As the kernel names it; None where it names none."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

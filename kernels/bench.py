@@ -14,7 +14,6 @@ wall clock. A GPU is kept busy while a call is enqueued, so its time has no wait
 
 import argparse
 import json
-import platform
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ import torch
 
 from host import commands
 from host.command_line.parser import Parser
+from host.environment import cpu_model
 from host.output import check_folder, writing
 from kernels.bench_cases import cases
 from kernels.dispatch import why_no_kernels
@@ -218,14 +218,7 @@ def _spread(values: np.ndarray) -> str:
 
 
 def _name(device: str) -> str:
-    return torch.cuda.get_device_name() if device == "cuda" else _cpu_model()
-
-
-def _cpu_model() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.processor() or platform.machine()
+    return torch.cuda.get_device_name() if device == "cuda" else str(cpu_model())
 
 
 if __name__ == "__main__":

@@ -9,15 +9,9 @@ from experiments.tasks.base import TaskData
 
 
 def rehearse_shortly(
-    plan: Plan,
-    data: TaskData,
-    *,
-    sharing: int,
-    num_steps: int,
-    seconds: float,
-    tell: Callable[[], None],
+    plan: Plan, data: TaskData, *, sharing: int, seconds: float, tell: Callable[[], None]
 ) -> Profile:
     """In place of `experiments.simulated.simulate.rehearse`: ten steps, however long they take,
-    where `num_steps` and `seconds` would take half a second and more.
+    where `seconds` would be half a second and more.
     """
     return rehearse(plan, data, sharing=sharing, num_steps=10, seconds=0, tell=tell)

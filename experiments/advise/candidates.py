@@ -26,7 +26,7 @@ from experiments.simulated.outcome import (
     record_training,
 )
 from experiments.simulated.profile import Profile
-from experiments.simulated.rehearsal import NUM_STEPS, NUM_TOLD, REHEARSED_S
+from experiments.simulated.rehearsal import NUM_TOLD, REHEARSED_S
 from experiments.simulated.replay import RecordedTraining
 from experiments.simulated.simulate import get_profile
 from experiments.simulated.stacking import StackingChoice, choose_stacking, with_way
@@ -45,9 +45,9 @@ REHEARSING, TRAINING = "rehearsing", "training"
 REHEARSAL_S, TRAINING_S = 0.4, 5.0
 """What one of them may take on one core, as long as nothing tells more."""
 
-USUAL, BRIEF = (NUM_STEPS, REHEARSED_S), (20, 0.12)
-"""By how many steps, and for how long, an algorithm is rehearsed at a time, at least; brief where
-that is to be over soon: these spread no more.
+BRIEFLY_S = 0.12
+"""For how long an algorithm is rehearsed at a time, at least, where that is to be over soon. Fewer
+steps, too, would spread no more, but SGP's are slower at the beginning.
 """
 
 SETTLED = 1.03
@@ -159,8 +159,8 @@ def _train_all(
         for candidate, plans in zip(candidates, _in_one_way(candidates, at_once), strict=True)
         for plan in plans
     ]
+    sizes = [candidate.training_s for candidate in candidates for _ in candidate.plans]
     if work is not None:
-        sizes = [candidate.training_s for candidate in candidates for _ in candidate.plans]
         work.begin(part, sizes, at_once)
 
     def tell(job: _Trained) -> None:
@@ -169,7 +169,7 @@ def _train_all(
         else:
             work.done(job.size, job.said)
 
-    trained = iter(side_by_side(jobs, at_once, tell))
+    trained = iter(side_by_side(jobs, at_once, tell, sizes))
     for candidate in candidates:
         candidate.trainings = [next(trained).training for _ in candidate.plans]
 
@@ -365,7 +365,7 @@ def _profiles(
                 for _ in range(NUM_TOLD):
                     tell()
             else:
-                own.append(get_profile(plan, data, *(BRIEF if briefly else USUAL), tell))
+                own.append(get_profile(plan, data, BRIEFLY_S if briefly else REHEARSED_S, tell))
             expect(_trainings_s(plans, rehearsals))
     fastest = [_fastest(own) for own in rehearsals]
     for plan, profile in zip(plans, fastest, strict=True):

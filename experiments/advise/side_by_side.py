@@ -15,12 +15,16 @@ Answer = TypeVar("Answer")
 
 
 def side_by_side(
-    works: Sequence[Callable[[], Answer]], at_once: int, on_answer: Callable[[Answer], None]
+    works: Sequence[Callable[[], Answer]],
+    at_once: int,
+    on_answer: Callable[[Answer], None],
+    sizes: Sequence[float] = (),
 ) -> list[Answer]:
     """What each of `works` returns, in their order.
 
     At most `at_once` of them run at a time, each in a child for which OMP_NUM_THREADS is its share
-    of the cores. `on_answer` is given each answer here as it comes.
+    of the cores. `on_answer` is given each answer here as it comes. The largest by `sizes` begin,
+    if these are given, so that no large one is left for the end.
 
     Raises:
         UserError: as a work did.
@@ -30,14 +34,15 @@ def side_by_side(
     """
     answers: dict[int, Answer] = {}
     running: dict[Connection, tuple[int, int]] = {}
-    left = list(enumerate(works))[::-1]
+    numbers = range(len(works))
+    left = sorted(numbers, key=lambda number: -sizes[number] if sizes else 0.0)[::-1]
     threads = max(1, usable_cores() // max(1, min(at_once, len(works))))
     try:
         while left or running:
             while left and len(running) < max(1, at_once):
-                number, work = left.pop()
+                number = left.pop()
                 ours, theirs = Pipe()
-                pid = fork(lambda w=work, o=ours, t=theirs: _answer(w, threads, o, t))
+                pid = fork(lambda w=works[number], o=ours, t=theirs: _answer(w, threads, o, t))
                 theirs.close()
                 running[ours] = (number, pid)
             for ours in wait(list(running)):
@@ -52,7 +57,7 @@ def side_by_side(
         for ours, (_, pid) in running.items():
             ours.close()
             kill(pid)
-    return [answers[number] for number in range(len(works))]
+    return [answers[number] for number in numbers]
 
 
 def _answer(work: Callable[[], object], threads: int, parents: Connection, own: Connection) -> int:

@@ -33,14 +33,14 @@ from experiments.simulated.profile import JobKernels, Profile, setting_of
 from experiments.tasks.base import TaskData
 from experiments.training.step import Step, make_step
 from host.channel import ParentChannel
-from host.environment import environment
+from host.environment import cpu_model
 from host.errors import Failure
 from host.gpus import placement
 from host.processes import end_of, fork, schedule_as_batch
 
 WARM_UP_STEPS = 5
-NUM_STEPS, REHEARSED_S = 40, 0.5
-"""So many steps are taken, and for so long, at least."""
+REHEARSED_S = 0.5
+"""For how long steps are taken, at least."""
 LIMIT_S = 120
 NUM_ROUNDS = 2
 """Of an algorithm that repeats its work after many steps: so many are rehearsed, at least."""
@@ -56,7 +56,7 @@ def rehearse(
     data: TaskData,
     *,
     sharing: int,
-    num_steps: int = NUM_STEPS,
+    num_steps: int = 40,
     seconds: float = REHEARSED_S,
     tell: Callable[[], None] = lambda: None,
 ) -> Profile:
@@ -189,9 +189,7 @@ def _least_step(step: int, algorithm: Algorithm, max_steps: int, num_steps: int)
 
 
 def _device_name(plan: Plan) -> str:
-    return (
-        str(environment()["cpu"]) if plan.backend.device == "cpu" else torch.cuda.get_device_name()
-    )
+    return str(cpu_model()) if plan.backend.device == "cpu" else torch.cuda.get_device_name()
 
 
 def _gpu_clock() -> float:

@@ -30,7 +30,7 @@ from experiments.simulated.kept_memory import kept_memory
 from experiments.simulated.lengths import by_length
 from experiments.simulated.pace import make_pace
 from experiments.simulated.profile import Profile
-from experiments.simulated.rehearsal import NUM_STEPS, NUM_TOLD, REHEARSED_S, rehearse
+from experiments.simulated.rehearsal import NUM_TOLD, REHEARSED_S, rehearse
 from experiments.simulated.replay import RecordedTraining
 from experiments.simulated.stacking import (
     KnownWays,
@@ -202,18 +202,16 @@ def _promised(algorithm: str) -> Iterator[None]:
 def get_profile(
     plan: Plan,
     data: TaskData,
-    num_steps: int = NUM_STEPS,
     seconds: float = REHEARSED_S,
     tell: Callable[[], None] = lambda: None,
 ) -> Profile:
-    """The one that `plan` names, else that of the run that it resumes, else measured now by so
-    many steps and for so many seconds at least, as `rehearse` does and tells. Raises `UserError` if
-    it is of something else.
+    """The one that `plan` names, else that of the run that it resumes, else measured now, for so
+    many seconds at least, as `rehearse` does and tells. Raises `UserError` if it is of something
+    else.
     """
     known = given_profile(plan, data) or _profile_before(plan, data)
     if known is None:
-        length = {"num_steps": num_steps, "seconds": seconds}
-        return rehearse(plan, data, sharing=plan.cluster.sharing, **length, tell=tell)
+        return rehearse(plan, data, sharing=plan.cluster.sharing, seconds=seconds, tell=tell)
     for _ in range(NUM_TOLD):
         tell()
     return known

@@ -357,7 +357,7 @@ def test_what_is_rehearsed_needs_no_target():
 def test_two_rehearsals_do_where_they_agree(monkeypatch, briefly, times_s, fastest_s, num_left):
     left = list(times_s)
 
-    def measured(plan, data, num_steps, seconds, tell):
+    def measured(plan, data, seconds, tell):
         return SimpleNamespace(work_s=left.pop(0))
 
     monkeypatch.setattr(candidates, "get_profile", measured)

@@ -1,6 +1,7 @@
 import os
 import signal
 import time
+from functools import partial
 
 import pytest
 
@@ -41,6 +42,13 @@ def test_answers_are_in_the_order_of_the_works_and_each_has_its_share_of_the_cor
     assert [cores for _, _, cores in answers] == [4, 4, 4]
     assert sorted(come) == sorted(answers)
     assert come[-1] == answers[0]
+
+
+def test_the_largest_begin():
+    come = []
+    works = [partial(str, number) for number in range(4)]
+    assert side_by_side(works, 1, come.append, [2.0, 1.0, 3.0, 2.0]) == ["0", "1", "2", "3"]
+    assert come == ["2", "0", "3", "1"]
 
 
 def test_an_error_ends_all_works(tmp_path):
