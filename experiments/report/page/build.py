@@ -33,7 +33,7 @@ from experiments.report.page.run_table import run_table
 from experiments.report.page.situations import situations
 from experiments.report.results_table import AT_WORK, comparable
 from experiments.report.section import Section
-from experiments.report.sections import SECTIONS
+from experiments.report.sections import SECTIONS, SectionModule
 from experiments.report.targets.curves import AXES, Curves
 from experiments.report.targets.times import settings_of_runs
 from host.remaining import Work
@@ -60,24 +60,35 @@ _PANEL_RUNS = 12  # of a situation, before it is known
 _PANEL_S = {"time_against_target": 0.3, "time_to_accuracy": 0.3, "accuracy_over_time": 0.3}
 _PANEL_S |= {"accuracy_over_steps": 0.2, "accuracy_over_bytes": 0.1}
 """Of the figures with a panel for each situation, or for each that is not equal to another."""
+_CURVES_S = dict.fromkeys((name for name in _PANEL_S if name.startswith("accuracy_")), 0.013)
+"""Of figures that look at the curves of all situations, for each."""
+_SITUATION_S = {"overview": 5e-3, "time_against_target": 14e-3, "best_over_networks": 6e-3}
+_SITUATION_S |= {"final_accuracy": 5e-3, "way_to_accuracy": 4e-3, "scaling": 2e-3}
+_SITUATION_S |= {"time_to_accuracy": 2e-3}
+"""Of sections that compare within each situation, for each."""
+_PAGE_SITUATION_S = 0.01
 
 
-def _section_s(num_runs: int) -> float:
-    return _SECTION_S + _SECTION_RUN_S * num_runs
-
-
-def expected_s(num_runs: int) -> dict[str, float]:
-    """How long the parts of `make_page` may take, in their order, before the runs are known."""
-    panels = min(1 + num_runs // _PANEL_RUNS, MAX_PANELS)
+def expected_s(num_runs: int, num_situations: int | None = None) -> dict[str, float]:
+    """How long the parts of `make_page` may take, in their order; before the runs are known, there
+    are so many situations as usual.
+    """
+    num = 1 + num_runs // _PANEL_RUNS if num_situations is None else num_situations
     return {
-        COMPARING: _IMPORTS_S + len(SECTIONS) * _section_s(num_runs),
-        DRAWING: sum(_figure_s(name, panels) for name in _PANEL_S),
-        WRITING: _PAGE_S + _PAGE_RUN_S * num_runs,
+        COMPARING: _IMPORTS_S + sum(_section_s(module, num_runs, num) for module in SECTIONS),
+        DRAWING: sum(_figure_s(name, num) for name in _PANEL_S),
+        WRITING: _PAGE_S + _PAGE_RUN_S * num_runs + _PAGE_SITUATION_S * num,
     }
 
 
-def _figure_s(name: str, num_panels: int) -> float:
-    return _FIGURE_S + _PANEL_S.get(name, 0.0) * num_panels
+def _section_s(module: SectionModule, num_runs: int, num_situations: int) -> float:
+    of_situation_s = _SITUATION_S.get(module.__name__.rpartition(".")[2], 0.0)
+    return _SECTION_S + _SECTION_RUN_S * num_runs + of_situation_s * num_situations
+
+
+def _figure_s(name: str, num_situations: int) -> float:
+    of_panels_s = _PANEL_S.get(name, 0.0) * min(num_situations, MAX_PANELS)
+    return _FIGURE_S + of_panels_s + _CURVES_S.get(name, 0.0) * num_situations
 
 
 def make_page(
@@ -94,28 +105,30 @@ def make_page(
     of a command's `work`.
     """
     work = work or Work(clock=lambda: 0.0)  # by which nothing is said
-    num_panels = min(sum(1 for _ in comparable(data.table)), MAX_PANELS)
-    work.expect(DRAWING, sum(_figure_s(name, num_panels) for name in _PANEL_S))
-    sections = _compared(data, work)
+    num = sum(1 for _ in comparable(data.table))
+    for part, seconds in expected_s(len(data.runs), num).items():
+        work.expect(part, seconds)
+    sections = _compared(data, work, num)
     drawings = [name for section in sections.values() for name in section.drawings]
-    sizes = [_figure_s(name, num_panels) for name in drawings]
+    sizes = [_figure_s(name, num) for name in drawings]
     work.expect(DRAWING, sum(sizes))
     work.begin(DRAWING, sizes)
     for section in sections.values():
-        section.save(out, lambda name: work.done(_figure_s(name, num_panels)))
+        section.save(out, lambda name: work.done(_figure_s(name, num)))
     work.begin(WRITING)
     return _page(data, sections, root, out, title, version)
 
 
-def _compared(data: ReportData, work: Work) -> dict[str, Section]:
+def _compared(data: ReportData, work: Work, num_situations: int) -> dict[str, Section]:
     """All sections, by their titles: the first part of the work."""
-    section_s, sections = _section_s(len(data.runs)), {}
-    work.begin(COMPARING, [_IMPORTS_S, *[section_s] * len(SECTIONS)])
+    sizes = [_section_s(module, len(data.runs), num_situations) for module in SECTIONS]
+    sections: dict[str, Section] = {}
+    work.begin(COMPARING, [_IMPORTS_S, *sizes])
     _ = data.styles  # imports all algorithms
     work.done(_IMPORTS_S)
-    for module in SECTIONS:
+    for module, size in zip(SECTIONS, sizes, strict=True):
         sections[module.TITLE] = module.section(data)
-        work.done(section_s)
+        work.done(size)
     return sections
 
 
