@@ -14,6 +14,7 @@ wall clock. A GPU is kept busy while a call is enqueued, so its time has no wait
 
 import argparse
 import json
+import platform
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -218,7 +219,7 @@ def _spread(values: np.ndarray) -> str:
 
 
 def _name(device: str) -> str:
-    return torch.cuda.get_device_name() if device == "cuda" else str(cpu_model())
+    return torch.cuda.get_device_name() if device == "cuda" else cpu_model() or platform.machine()
 
 
 if __name__ == "__main__":
