@@ -207,6 +207,12 @@ class Shard(NamedTuple):
     mask: np.ndarray
     """bool [w, s]"""
 
+    def shortest_first(self, lengths: np.ndarray) -> "Shard":
+        """The same examples of each worker by their `lengths` [n], padding behind them."""
+        lengths_ws = np.where(self.mask, lengths[self.indices], np.iinfo(np.int64).max)
+        order_ws = lengths_ws.argsort(axis=1, kind="stable")
+        return Shard(*(np.take_along_axis(own_ws, order_ws, axis=1) for own_ws in self))
+
 
 def shard(*, num_examples: int, world_size: int, ranks: tuple[int, ...]) -> Shard:
     """Deals examples to workers for evaluation: each to exactly one, sizes at most one apart.

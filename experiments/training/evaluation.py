@@ -27,6 +27,10 @@ from experiments.training.step import uploaded
 
 BATCH = 500
 """Examples of one worker that are evaluated at once."""
+CROPPED_PARTS = 8
+"""Of a shard at the least, where batches are cut to their longest examples: the short ones come
+first, and pad each other little.
+"""
 
 
 class Evaluation(NamedTuple):
@@ -84,7 +88,7 @@ def _of_classes(
 ) -> Evaluation:
     """What the model comes to as it is; the spread is not looked at, and NaN."""
     score = _score(plan, split)
-    part = shard(num_examples=len(split), world_size=plan.workers, ranks=averager.ranks)
+    part = _shard(plan, split, averager.ranks)
     totals_wk: Tensor | float = 0.0
     with torch.no_grad(), evaluating(model):
         size, num_places = batch_size(plan, split), part.indices.shape[1]
@@ -115,16 +119,30 @@ def _sums(means_k: Tensor, num_workers: int) -> Tensor:
     return whole_k.where(sums_k.isclose(whole_k, rtol=1e-12, atol=0.0), sums_k)
 
 
+def _shard(plan: Plan, split: Split, ranks: tuple[int, ...]) -> Shard:
+    """Each worker's examples, in the order in which they are evaluated."""
+    part = shard(num_examples=len(split), world_size=plan.workers, ranks=ranks)
+    return part.shortest_first(plan.task.lengths(split)) if plan.loading.sampler.crop else part
+
+
 def _read(plan: Plan, split: Split, part: Shard, slices: Sequence[slice]) -> Iterator[Batch]:
-    """These places of a shard's examples, on the plan's device."""
-    requests = [Request(part.indices[:, at]) for at in slices]
+    """These places of a shard's examples, on the plan's device, cut as batches of training are."""
+    indices = [part.indices[:, at] for at in slices]
+    requests = [Request(indices_wb) for indices_wb in indices]
+    if plan.loading.sampler.crop:
+        lengths = plan.task.lengths(split)
+        requests = [Request(own_wb, int(lengths[own_wb].max())) for own_wb in indices]
     for batch in read_all(split, plan.seed, plan.loaders, requests):
         yield uploaded(plan, batch)
 
 
 def batch_size(plan: Plan, split: Split) -> int:
     """Examples of one worker at once: of a Dataset, whose examples may be large, as in training."""
-    return plan.batch_size if split.counts_epochs else BATCH
+    if split.counts_epochs:
+        return plan.batch_size
+    if plan.loading.sampler.crop:
+        return min(BATCH, math.ceil(len(split) / plan.workers / CROPPED_PARTS))
+    return BATCH
 
 
 def _of_loss(
@@ -133,7 +151,7 @@ def _of_loss(
     """The same of the mean loss of an example, by the task's own function, to which no padding is
     given: of the shards' last place, some workers have none.
     """
-    part = shard(num_examples=len(split), world_size=plan.workers, ranks=averager.ranks)
+    part = _shard(plan, split, averager.ranks)
     num_places = part.indices.shape[1]
     size = batch_size(plan, split)
     ends = [*range(size, num_places - 1, size), num_places - 1, num_places]

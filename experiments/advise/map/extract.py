@@ -3,6 +3,8 @@
     map_TASK_trials/wN      the trials of one task with N workers
     map_TASK_wN             the runs that score, and the targets.yaml that they were scored by
 
+TASK is what the map calls them: a task, or a task and a model, such as fashion_mnist_cnn.
+
 A run that scores has the setting and the configuration of a trial, but for its seed, its examples
 and its target. One that diverged misses all targets.
 """
@@ -82,7 +84,8 @@ def extract(runs: Path, file: Path = FILE) -> None:
     for task, workers, folder in folders:
         trials = load_records(runs / f"map_{task}_trials/w{workers}")
         scored = load_records(folder)
-        trained.append(_trained(folder, trials, scored))
+        _check_named(folder, task, scored)
+        trained.append(_trained(folder, task, trials, scored))
         commits |= {run.commit for run in scored}
         num_runs, num_trials = num_runs + len(scored), num_trials + len(trials)
     source = {
@@ -131,7 +134,20 @@ def _run(file: Path) -> Run:
     )
 
 
-def _trained(folder: Path, trials: Sequence[Run], scored: Sequence[Run]) -> dict[str, Any]:
+def _check_named(folder: Path, task: str, scored: Sequence[Run]) -> None:
+    """Raises `UserError` where runs are of another task than their folder says."""
+    for run in scored:
+        names = run.config["names"]
+        if task not in (names["task"], f"{names['task']}_{names['model']}"):
+            raise UserError(
+                f"{run.folder} is of task={names['task']} model={names['model']}, and its folder "
+                f"is {folder.name}: name folders after what was trained"
+            )
+
+
+def _trained(
+    folder: Path, task: str, trials: Sequence[Run], scored: Sequence[Run]
+) -> dict[str, Any]:
     easiest_first = sorted(load_targets(folder).items(), reverse=True)
     goals = [Goal(points=points, accuracy=target) for points, target in easiest_first]
     by_setting: dict[str, list[Run]] = {}
@@ -145,7 +161,7 @@ def _trained(folder: Path, trials: Sequence[Run], scored: Sequence[Run]) -> dict
         for setting, own in by_setting.items()
     ]
     return {
-        "task": first["names"]["task"],
+        "task": task,
         "workers": first["workers"],
         "batch_size": first["batch_size"],
         "max_steps": first["max_steps"],

@@ -52,7 +52,9 @@ class Training:
 class Trained:
     """The trainings of one task with so many workers: of each algorithm one or more settings.
 
-    `goals` are from the easiest on. `model` and `optims` are of the runs' configurations.
+    `task` is the map's name: where a task was trained by several models, all but the first have
+    that of the model in it. `goals` are from the easiest on. `model` and `optims` are of the runs'
+    configurations.
     """
 
     task: str

@@ -112,6 +112,35 @@ def test_every_metric_counts_uneven_shards_exactly(make, tmp_path, monkeypatch):
     distributed.close()
 
 
+LENGTHS = np.array([30, 12, 42, 6, 36, 18, 24])
+# Three workers have 6, 24 and 30; 12 and 36; 18 and 42. Where there is none stands the last one.
+WIDTHS = {1: sorted(LENGTHS), 3: [18, 42, 30], 9: [42]}
+
+
+@pytest.mark.parametrize("workers", WIDTHS)
+def test_batches_that_are_cut_come_to_the_same(workers, tmp_path):
+    """Each is as long as its longest example, and every example counts once, whoever has it."""
+    chance, widths, found = np.random.default_rng(0), [], []
+    x = chance.integers(1, 999, size=(EXAMPLES, 48), dtype=np.int32)
+    x[np.arange(48) >= LENGTHS[:, None]] = 0
+    split = Split(x, chance.integers(2, size=EXAMPLES))
+    common = ["task=movie_snippets", "model=fast_text", "algo=allreduce", "backend=sim"]
+    for crop in (False, True):
+        words = [*common, f"workers={workers}", f"data.sampler.crop={crop}"]
+        plan = make_plan(compose_config(words), tmp_path)
+        communicator, stacked = StackedCommunicator(workers), StackedModel(plan.model, workers)
+        optimizer = plan.make_optimizer(stacked.parameters())
+        distributed = make_step(plan, split, stacked, optimizer, communicator).distributed
+        hook = stacked.register_forward_pre_hook(lambda _, given: widths.append(given[0].shape[2]))
+        found.append(evaluate(plan, split, distributed, communicator))
+        hook.remove()
+        distributed.close()
+    assert widths == [48, *WIDTHS[workers]]
+    whole, cut = found
+    assert cut.accuracy == whole.accuracy
+    assert cut.loss == pytest.approx(whole.loss, rel=1e-6)
+
+
 @pytest.mark.parametrize(("workers", "right", "examples"), [(11, 850, 1000), (15, 490, 500)])
 @pytest.mark.parametrize("metric", ["accuracy", "exact_match"])
 def test_a_target_that_is_exactly_reached_is(metric, workers, right, examples, tmp_path):

@@ -161,3 +161,26 @@ def test_two_runs_of_a_setting_and_seed_are_named(tmp_path):
 def test_a_folder_without_the_study_is_refused(tmp_path):
     with pytest.raises(UserError, match="has no records of the study map: run its parts first"):
         extracted(tmp_path)
+
+
+def renamed(runs: Path, task: str) -> None:
+    (runs / "map_mnist5k_w4").rename(runs / f"map_{task}_w4")
+    (runs / "map_mnist5k_trials").rename(runs / f"map_{task}_trials")
+
+
+def test_a_folder_may_name_the_model_beside_the_task(tmp_path):
+    tried(tmp_path, "algo=qsgd")
+    scored(tmp_path, "algo=qsgd")
+    renamed(tmp_path, "mnist5k_mlp")
+    (trained,) = extracted(tmp_path)["trained"]
+    assert trained["task"] == "mnist5k_mlp"
+
+
+@pytest.mark.parametrize("name", ["fashion_mnist", "mnist5k_cnn"])
+def test_runs_of_another_task_or_model_than_their_folder_says_are_refused(tmp_path, name):
+    tried(tmp_path, "algo=qsgd")
+    scored(tmp_path, "algo=qsgd")
+    renamed(tmp_path, name)
+    said = f"is of task=mnist5k model=mlp, and its folder is map_{name}_w4: name folders after"
+    with pytest.raises(UserError, match=said):
+        extracted(tmp_path)
