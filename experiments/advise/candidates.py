@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import torch
 
-from bagua_algos.worker_axis.stacking import Way
 from experiments.advise.choice import NOT_SIMULATED, NUM_REHEARSALS, Choice, composed
 from experiments.advise.side_by_side import side_by_side
 from experiments.plan.factory import make_plan
@@ -29,7 +28,7 @@ from experiments.simulated.profile import Profile
 from experiments.simulated.rehearsal import NUM_TOLD, REHEARSED_S
 from experiments.simulated.replay import RecordedTraining
 from experiments.simulated.simulate import get_profile
-from experiments.simulated.stacking import StackingChoice, choose_stacking, with_way
+from experiments.simulated.stacking import StackingChoice, choose_stacking
 from experiments.tasks.base import TaskData
 from host.commands import say
 from host.cores import usable_cores
@@ -81,17 +80,21 @@ class Candidate:
         plans: alike but for their seeds.
         data: their examples.
         profile: of its work.
-        ways: to compute the workers of the model that all candidates share, by the number of
-            threads; what is measured is added.
+        stackings: how the workers of the model that all candidates share are computed, by the
+            number of threads; what is measured is added.
     """
 
     def __init__(
-        self, plans: Sequence[Plan], data: TaskData, profile: Profile, ways: dict[int, Way]
+        self,
+        plans: Sequence[Plan],
+        data: TaskData,
+        profile: Profile,
+        stackings: dict[int, StackingChoice],
     ) -> None:
         self.plans = plans
         self.data = data
         self.profile = profile
-        self.ways = ways
+        self.stackings = stackings
         self.trainings: list[RecordedTraining] = []
 
     @property
@@ -154,10 +157,11 @@ def _train_all(
     first, num_trainings = candidates[0], sum(len(c.plans) for c in candidates)
     fitting = fitting_at_once(first.plans[0], first.data)
     at_once = min(num_trainings, usable_cores(), fitting)
+    stacking = _stacking(first, at_once)
     jobs = [
-        partial(_train, replace(plan, net=net), candidate)
-        for candidate, plans in zip(candidates, _in_one_way(candidates, at_once), strict=True)
-        for plan in plans
+        partial(_train, replace(plan, net=net), candidate, stacking)
+        for candidate in candidates
+        for plan in candidate.plans
     ]
     sizes = [candidate.training_s for candidate in candidates for _ in candidate.plans]
     if work is not None:
@@ -186,10 +190,10 @@ class _Trained(NamedTuple):
     size: float
 
 
-def _train(plan: Plan, candidate: Candidate) -> _Trained:
+def _train(plan: Plan, candidate: Candidate, stacking: StackingChoice) -> _Trained:
     started_s = time.monotonic()
     torch.set_num_threads(usable_cores())
-    training = record_training(plan, candidate.data, candidate.profile)
+    training = record_training(plan, candidate.data, candidate.profile, stacking)
     scores = [row.value for row in training.evaluations if row.value is not None]
     best = reduce(plan.target.better, scores, math.nan)
     where = "for every network"
@@ -276,26 +280,24 @@ def gather(
     data = _load(plans[0][0])
     profiles = _profiles([own[0] for own in plans], data, num_rehearsals, briefly, work, expect)
     pairs = zip(plans, profiles, strict=True)
-    ways: dict[int, Way] = {}
-    candidates = [Candidate(own, data, profile, ways) for own, profile in pairs]
+    stackings: dict[int, StackingChoice] = {}
+    candidates = [Candidate(own, data, profile, stackings) for own, profile in pairs]
     return Field(candidates, left_out)
 
 
-def _in_one_way(candidates: Sequence[Candidate], at_once: int) -> list[list[Plan]]:
-    """The plans of all, which share one model: how its workers are computed is measured once."""
-    first, threads = candidates[0], max(1, usable_cores() // at_once)
+def _stacking(candidate: Candidate, at_once: int) -> StackingChoice:
+    """How the workers of all candidates are computed, which share one model: measured once."""
+    known, threads = candidate.stackings, max(1, usable_cores() // at_once)
 
     def choose() -> StackingChoice:
         torch.set_num_threads(threads)
-        return choose_stacking(first.plans[0], first.data)
+        return choose_stacking(candidate.plans[0], candidate.data)
 
-    if threads not in first.ways:
+    if threads not in known:
         doing = "measuring how to compute workers"
-        choice = run_in_child(choose, doing=doing, limit_s=LIMIT_S)
-        say(str(choice))
-        first.ways[threads] = choice.way
-    way = first.ways[threads]
-    return [[with_way(plan, way) for plan in own.plans] for own in candidates]
+        known[threads] = run_in_child(choose, doing=doing, limit_s=LIMIT_S)
+        say(str(known[threads]))
+    return known[threads]
 
 
 def _plans(

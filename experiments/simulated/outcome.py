@@ -8,6 +8,7 @@ from experiments.plan.plan import Plan
 from experiments.simulated.profile import Profile
 from experiments.simulated.replay import RecordedTraining, replay
 from experiments.simulated.simulate import make_timeline, train_simulated
+from experiments.simulated.stacking import StackingChoice
 from experiments.tasks.base import TaskData
 from experiments.tasks.target import Target
 from experiments.training.metrics import MetricsRow
@@ -50,13 +51,17 @@ _BEFORE = MetricsRow(kind="evaluation", step=0, time_s=math.nan, exposed_communi
 """The row of a run that diverged before its first evaluation."""
 
 
-def record_training(plan: Plan, data: TaskData, profile: Profile) -> RecordedTraining:
-    """Train `plan` on simulated workers; one that diverges is recorded, too. Evaluations are made
-    only to tell when the target is reached.
+def record_training(
+    plan: Plan, data: TaskData, profile: Profile, stacking: StackingChoice | None = None
+) -> RecordedTraining:
+    """Train `plan` on simulated workers, computed as `stacking` if that is known; one that diverges
+    is recorded, too. Evaluations are made only to tell when the target is reached.
     """
     rows: list[MetricsRow] = []
     try:
-        result, clocks = train_simulated(plan, data, profile, rows.append, to_target_alone=True)
+        result, clocks = train_simulated(
+            plan, data, profile, rows.append, stacking=stacking, to_target_alone=True
+        )
     except DivergedError:
         return RecordedTraining(rows=rows, script=[], result=None)
     return RecordedTraining(rows=rows, script=clocks.script, result=result)
@@ -71,11 +76,6 @@ def outcome_on(plan: Plan, profile: Profile, training: RecordedTraining) -> Simu
         return replace(outcome_there(plan, training), **unknown)
     rows = replay(training, make_timeline(plan, profile))
     return _outcome((row for row in rows if row.is_evaluation), plan.target)
-
-
-def simulate_outcome(plan: Plan, data: TaskData, profile: Profile) -> SimulatedOutcome:
-    """Train `plan` on its network: what an algorithm needs that `depends_on_timing`."""
-    return outcome_there(plan, record_training(plan, data, profile))
 
 
 def outcome_there(plan: Plan, training: RecordedTraining) -> SimulatedOutcome:

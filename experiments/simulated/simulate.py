@@ -155,11 +155,13 @@ def train_simulated(
     on_stacking: Callable[[StackingChoice], None] = lambda choice: None,
     *,
     known_way: Way | None = None,
+    stacking: StackingChoice | None = None,
     to_target_alone: bool = False,
 ) -> tuple[Result, SimulatedClocks]:
     """Train simulated workers by a known profile, with torch's present number of threads; returns
-    the result and the clocks. `on_stacking` is told how the workers are computed, by `known_way`
-    where it can compute the model; evaluations are as `train` makes them with `to_target_alone`.
+    the result and the clocks. `on_stacking` is told how the workers are computed: as `stacking`,
+    which another run of this model and task has found, or else by `known_way` where it can compute
+    the model. Evaluations are as `train` makes them with `to_target_alone`.
 
     Raises `UserError` for an optimizer that would mix stacked workers' weights, and where an
     algorithm's gradients differ and it promises that they do not.
@@ -171,7 +173,7 @@ def train_simulated(
     clocks = SimulatedClocks(make_timeline(plan, profile), profile)
     communicator = StackedCommunicator(plan.workers, clocks, clocks.now_s, nodes=plan.nodes)
     with kept_memory():  # as in training
-        choice = choose_stacking(plan, data, known_way)
+        choice = stacking or choose_stacking(plan, data, known_way)
     generators.begin(plan.seed)
     model = StackedModel(plan.model, plan.workers, stacking=choice.stacking)
     if plan.resume is None:

@@ -125,11 +125,6 @@ class KnownWays:
         return self._folder / f"{identity((numbers, names, self._configurations))}.txt"
 
 
-def with_way(plan: Plan, way: str) -> Plan:
-    """`plan`, which asks for this way."""
-    return replace(plan, cluster=replace(plan.cluster, stacking=way))
-
-
 def choose_stacking(plan: Plan, data: TaskData, known: Way | None = None) -> StackingChoice:
     """What `plan` asks for, with torch's present number of threads; measured where it leaves that
     open, unless there is a `known` way that can compute the model. Random numbers are drawn. A run

@@ -2,6 +2,7 @@ import math
 import tempfile
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -21,7 +22,6 @@ from experiments.simulated.outcome import (
     outcome_on,
     outcome_there,
     record_training,
-    simulate_outcome,
 )
 from experiments.simulated.rehearsal import rehearse
 from experiments.simulated.replay import RecordedTraining
@@ -267,16 +267,24 @@ def test_a_replay_is_the_simulation_on_that_network(algo, tmp_path):
     data = here.task.load()
     profile = rehearse(here, data, sharing=1, num_steps=5, seconds=0)
     training = record_training(here, data, profile)
-    replayed, simulated = (
-        outcome_on(there, profile, training),
-        simulate_outcome(there, data, profile),
-    )
+    replayed = outcome_on(there, profile, training)
+    simulated = outcome_there(there, record_training(there, data, profile))
     first = next(row for row in training.evaluations if row.accuracy >= 0.5)
     assert replayed.has_reached and replayed.num_steps == simulated.num_steps == first.step
     assert replayed.score == simulated.score
     assert replayed.time_s == pytest.approx(simulated.time_s)
     assert replayed.exposed_communication_s == pytest.approx(simulated.exposed_communication_s)
     assert replayed.bytes_sent == pytest.approx(simulated.bytes_sent, abs=1)
+
+
+def test_how_workers_are_computed_is_found_once_for_all_trainings(monkeypatch):
+    (candidate,) = gather(choose([*SMALL, "algo=allreduce"]), 2).candidates
+    tried = Mock(side_effect=AssertionError("was found before"))
+    monkeypatch.setattr("experiments.simulated.simulate.choose_stacking", tried)
+    first, second = candidate.outcomes(NetworkCondition())
+    assert first.num_steps == second.num_steps == 10
+    (found,) = candidate.stackings.values()
+    assert found.seconds
 
 
 def test_a_run_that_diverges_misses(tmp_path):
@@ -286,7 +294,7 @@ def test_a_run_that_diverges_misses(tmp_path):
     profile = rehearse(plan, data, sharing=1, num_steps=5, seconds=0)
     training = record_training(plan, data, profile)
     assert math.isinf(outcome_on(plan, profile, training).time_to_accuracy_s)
-    assert math.isinf(simulate_outcome(plan, data, profile).time_to_accuracy_s)
+    assert math.isinf(outcome_there(plan, training).time_to_accuracy_s)
 
 
 def test_algorithms_are_chosen_by_name_or_pattern():
