@@ -19,12 +19,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import yaml
 
 from experiments.advise.map.trainings import Goal
 from experiments.advise.tuning.trials import JUDGED_AT, evaluations_of
 from experiments.plan.overrides import values_of
-from experiments.report.configurations import differing, read_config
+from experiments.report.configurations import check_alike, differing, read_config
 from experiments.report.tuned import load_targets
 from experiments.runs.load import load_config
 from experiments.runs.study import Standing, read_record
@@ -39,6 +40,11 @@ _OF_SCORING = {"target_accuracy", "task.target_accuracy", "data.for_tuning"}
 """In what alone a run that scores differs from its trial, but for the seed. A task's own target is
 the run's where no word names one.
 """
+_OF_FOLDER = (
+    *("workers", "batch_size", "max_steps", "eval_every"),
+    *("names.task", "names.model", "model."),
+)
+"""What all runs of a folder have in common, of which the map keeps that of one."""
 _TUNED = re.compile(r"(algo|schedule)[./=]|(lr_scale|optim)=")
 """How words begin that differ between contestants and trials; `optim.lr` is one task's own."""
 
@@ -68,8 +74,9 @@ def extract(runs: Path, file: Path = FILE) -> None:
     """Write `file` from the records in `runs`.
 
     Raises `UserError` for records of a dirty tree, for runs that are not done, cannot be read, have
-    no trial or another configuration than their trial, for two of one setting and seed, and where
-    settings have other seeds than others.
+    no trial or another configuration than their trial, for two of one setting and seed, for a
+    folder of unlike runs or of other workers than its name says, and where settings have other
+    seeds than others.
     """
     folders = sorted(
         (task, int(workers), file.parent)
@@ -82,6 +89,7 @@ def extract(runs: Path, file: Path = FILE) -> None:
     for task, workers, folder in folders:
         trials = load_records(runs / f"map_{task}_trials/w{workers}")
         scored = load_records(folder)
+        _check_mixed(folder, int(workers), scored)
         trained.append(_trained(folder, trials, scored))
         commits |= {run.commit for run in scored}
         num_runs, num_trials = num_runs + len(scored), num_trials + len(trials)
@@ -129,6 +137,18 @@ def _run(file: Path) -> Run:
         commit=commit,
         rows=evaluations_of(file.parent, record.status),
     )
+
+
+def _check_mixed(folder: Path, workers: int, scored: Sequence[Run]) -> None:
+    """Raises `UserError` where there are no runs, where they differ in what the map keeps once for
+    all of them, or have other numbers of workers than their folder says.
+    """
+    if not scored:
+        raise UserError(f"{folder} has targets and no runs: run the part that scores")
+    if (found := scored[0].config["workers"]) != workers:
+        raise UserError(f"{scored[0].folder} is of workers={found}: move it out of {folder.name}")
+    frame = pd.DataFrame({"folder": [str(run.folder) for run in scored]})
+    check_alike(frame, called=f"the runs in {folder}", only=_OF_FOLDER)
 
 
 def _trained(folder: Path, trials: Sequence[Run], scored: Sequence[Run]) -> dict[str, Any]:
