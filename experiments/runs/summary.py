@@ -21,10 +21,14 @@ _STATUSES = (*HAVE_TIMES, "diverged", "failed")
 _INTERRUPTIONS = (NOT_ENDED, CTRL_C, SIGTERM, DISK)
 """How reasons of a failed run begin of which no cause lies in the run."""
 
+_NAMES = ("algo", "net", "task", "model", "optim", "backend")
 _ACCURACIES = ("final_accuracy", "validation_accuracy")
 _LEAST = {
     **dict.fromkeys(("workers", "streams", "hosts"), 1),
-    **dict.fromkeys(("steps", "steps_per_s", "bytes_sent_per_worker", "restarts", "spread"), 0),
+    "lr_scale": math.ulp(0.0),  # more than 0
+    **dict.fromkeys(
+        ("seed", "steps", "steps_per_s", "bytes_sent_per_worker", "restarts", "spread"), 0
+    ),
     **dict.fromkeys(("time_to_accuracy_s", "first_step_s", "duration_s", "data_wait_s"), 0),
     **dict.fromkeys(("exposed_communication_s", "achieved_rtt_ms"), 0),
     **dict.fromkeys(("asked_rate_mbit", "achieved_rate_mbit", *_ACCURACIES), 0),
@@ -293,6 +297,9 @@ def _check_values(known: Mapping[str, Any]) -> None:
     if known["status"] not in _STATUSES:
         raise ValueError(f"status={known['status']!r} is none of {listed(_STATUSES)}")
     target_in(known)
+    for name in _NAMES:
+        if known.get(name) == "":
+            raise ValueError(f"{name}='' is of no run")
     for name, least in _LEAST.items():
         if not least <= known.get(name, least) <= _MOST.get(name, math.inf):
             raise ValueError(f"{name}={known[name]} is of no run")

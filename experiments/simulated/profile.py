@@ -14,11 +14,13 @@ import numpy as np
 import yaml
 
 from bagua_algos.engine.algorithm import Algorithm
+from bagua_algos.engine.bucket import grouped
 from experiments.plan.model_check import described
 from experiments.plan.plan import Plan
 from experiments.tasks.base import TaskData
 from host.errors import UserError
 from host.output import writing
+from host.words import counted
 from netsim.conditions.link import check_number
 from netsim.timeline.compute import ComputeTimes
 
@@ -126,9 +128,9 @@ class Profile:
         return self.load(path)
 
     def check(self, plan: Plan, data: TaskData) -> None:
-        """Raise `UserError` where it is not of what `plan` trains on `data`, or of another number
-        of workers that share a device. Those that a CPU computes may be timed by a GPU of another
-        host.
+        """Raise `UserError` where it is not of what `plan` trains on `data`, has other buckets or
+        jobs, or is of another number of workers that share a device. Those that a CPU computes may
+        be timed by a GPU of another host.
         """
         setting = setting_of(plan, data) | {_SHARING: plan.cluster.sharing}
         unsaid = {key: setting[key] for key in _NEWER} | _BEFORE
@@ -139,9 +141,23 @@ class Profile:
                 option = f" {key}={value}" if key == _SHARING else ""
                 raise UserError(
                     f"the profile is of {key}={of_profile}, and this run has "
-                    f"{key}={value}: give profile=null, or make one by python -m "
-                    f"experiments.calibrate{option}"
+                    f"{key}={value}: {_REMEDY}{option}"
                 )
+        self._check_jobs(*buckets_and_jobs_of(plan))
+
+    def _check_jobs(self, num_buckets: int, jobs: set[tuple[str, int | None]]) -> None:
+        if len(self.ready_s) != num_buckets:
+            raise UserError(
+                f"the profile has {counted(len(self.ready_s), 'time')} in ready_s, and this run "
+                f"has {counted(num_buckets, 'bucket')} that need one: {_REMEDY}"
+            )
+        own = {(job.moment, job.bucket) for job in self.jobs}
+        for moment, bucket in sorted(own ^ jobs, key=str):
+            of = f"{moment} of {'all buckets' if bucket is None else f'bucket {bucket}'}"
+            one, other = "profile", "run"
+            if (moment, bucket) in jobs:
+                one, other = other, one
+            raise UserError(f"the {one} has work at {of}, and the {other} has none: {_REMEDY}")
 
     @property
     def kind_of_device(self) -> str:
@@ -191,6 +207,18 @@ def setting_of(plan: Plan, data: TaskData) -> dict[str, Any]:
     return names | size | {name: getattr(plan, name) for name in numbers} | crop | newer
 
 
+def buckets_and_jobs_of(plan: Plan) -> tuple[int, set[tuple[str, int | None]]]:
+    """How many buckets have a time to be ready in every profile of `plan`, none where the algorithm
+    does not act on them one by one; and the moment and the bucket of each of its jobs in a step.
+    """
+    trained = [p for p in reversed(list(plan.model.parameters())) if p.requires_grad]
+    groups = grouped(trained, num_held=1, bucket_bytes=plan.bucket_bytes)
+    acts_at = [m for m in _MOMENTS if getattr(type(plan.algorithm), m) is not getattr(Algorithm, m)]
+    buckets = range(len(groups) if _READY in acts_at else 0)
+    others: set[tuple[str, int | None]] = {(moment, None) for moment in acts_at if moment != _READY}
+    return len(buckets), others | {(_READY, bucket) for bucket in buckets}
+
+
 def _example(plan: Plan, data: TaskData) -> str:
     """What the model takes for one example, such as "float32 [3, 224, 224]", by the first ones. In
     place of a size in which these differ, as where each batch is padded to its longest, is a "?".
@@ -217,11 +245,17 @@ def _fits(known: Any, value: Any) -> bool:
     return all(one == other or _VARYING in one + other for one, other in pairs)
 
 
+_REMEDY = "give profile=null, or make one by python -m experiments.calibrate"
+
 _UNREADABLE = (TypeError, KeyError, ValueError, AttributeError, RecursionError)
 """What reading a profile raises where there is none."""
 
 _GPUS = ("NVIDIA", "Tesla", "Quadro", "GeForce")
 """How their names begin."""
+_READY = "on_bucket_ready"
+_MOMENTS = ("on_forward", _READY, "on_backward_end", "on_step_begin", "on_step_end")
+"""Of a step, which all leave a job in a profile where the algorithm acts there."""
+
 _SHARING = "cluster.sharing"
 _DEVICE = "device"
 

@@ -21,12 +21,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import yaml
 
 from experiments.advise.map.trainings import Goal
 from experiments.advise.tuning.trials import JUDGED_AT, evaluations_of
 from experiments.plan.overrides import values_of
-from experiments.report.configurations import differing, read_config
+from experiments.report.configurations import check_alike, differing, read_config
 from experiments.report.tuned import load_targets
 from experiments.runs.load import load_config
 from experiments.runs.study import Standing, read_record
@@ -41,6 +42,11 @@ _OF_SCORING = {"target_accuracy", "task.target_accuracy", "data.for_tuning"}
 """In what alone a run that scores differs from its trial, but for the seed. A task's own target is
 the run's where no word names one.
 """
+_OF_FOLDER = (
+    *("workers", "batch_size", "max_steps", "eval_every"),
+    *("names.task", "names.model", "model."),
+)
+"""What all runs of a folder have in common, of which the map keeps that of one."""
 _TUNED = re.compile(r"(algo|schedule)[./=]|(lr_scale|optim)=")
 """How words begin that differ between contestants and trials; `optim.lr` is one task's own."""
 
@@ -70,7 +76,8 @@ def extract(runs: Path, file: Path = FILE) -> None:
     """Write `file` from the records in `runs`.
 
     Raises `UserError` for records of a dirty tree, for runs that are not done, cannot be read, have
-    no trial or another configuration than their trial, for two of one setting and seed, and where
+    no trial or another configuration than their trial, for two of one setting and seed, for a
+    folder of unlike runs or of another task or number of workers than its name says, and where
     settings have other seeds than others.
     """
     folders = sorted(
@@ -84,7 +91,7 @@ def extract(runs: Path, file: Path = FILE) -> None:
     for task, workers, folder in folders:
         trials = load_records(runs / f"map_{task}_trials/w{workers}")
         scored = load_records(folder)
-        _check_named(folder, task, scored)
+        _check_folder(folder, task, int(workers), scored)
         trained.append(_trained(folder, task, trials, scored))
         commits |= {run.commit for run in scored}
         num_runs, num_trials = num_runs + len(scored), num_trials + len(trials)
@@ -134,15 +141,23 @@ def _run(file: Path) -> Run:
     )
 
 
-def _check_named(folder: Path, task: str, scored: Sequence[Run]) -> None:
-    """Raises `UserError` where runs are of another task than their folder says."""
-    for run in scored:
-        names = run.config["names"]
-        if task not in (names["task"], f"{names['task']}_{names['model']}"):
-            raise UserError(
-                f"{run.folder} is of task={names['task']} model={names['model']}, and its folder "
-                f"is {folder.name}: name folders after what was trained"
-            )
+def _check_folder(folder: Path, task: str, workers: int, scored: Sequence[Run]) -> None:
+    """Raises `UserError` where there are no runs, where they differ in what the map keeps once for
+    all of them, and where they are of another task or number of workers than their folder says.
+    """
+    if not scored:
+        raise UserError(f"{folder} has targets and no runs: run the part that scores")
+    first = scored[0]
+    if (found := first.config["workers"]) != workers:
+        raise UserError(f"{first.folder} is of workers={found}: move it out of {folder.name}")
+    names = first.config["names"]
+    if task not in (names["task"], f"{names['task']}_{names['model']}"):
+        raise UserError(
+            f"{first.folder} is of task={names['task']} model={names['model']}: move it out of "
+            f"{folder.name}"
+        )
+    frame = pd.DataFrame({"folder": [str(run.folder) for run in scored]})
+    check_alike(frame, called=f"the runs in {folder}", only=_OF_FOLDER)
 
 
 def _trained(

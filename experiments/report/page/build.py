@@ -158,6 +158,7 @@ def _page(
         axes=list(AXES),
         digits=ROUNDED_DIGITS if are_rounded else None,
         num_runs=len(data.runs),
+        has_pairs=data.table.label.nunique() > 1,
     )
 
 

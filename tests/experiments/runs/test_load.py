@@ -66,10 +66,17 @@ def test_reading_goes_on_by_the_run_or_by_the_hundredth(num_runs, num_done, tmp_
         ({"exposed_communication_s": -3}, "exposed_communication_s=-3.0"),
         ({"asked_rate_mbit": -5}, "asked_rate_mbit=-5.0"),
         ({"time_to_accuracy_s": math.nan}, "time_to_accuracy_s=nan"),
+        ({"seed": -1}, "seed=-1"),
+        ({"seed": 0}, None),
+        ({"lr_scale": -1}, "lr_scale=-1.0"),
+        ({"lr_scale": 0}, "lr_scale=0.0"),
+        ({"lr_scale": 1e-9}, None),
+        *(({name: ""}, f"{name}=''") for name in ("algo", "net", "task", "model", "optim")),
     ],
 )
 def test_a_run_with_a_number_that_none_has_is_left_out(tmp_path, number, told):
-    write_run(tmp_path / "a", **number)
+    summary = write_run(tmp_path / "a")
+    (tmp_path / "a" / "summary.json").write_text(json.dumps(summary | number))
     runs = load_runs(tmp_path)
     said = f"{tmp_path}/a is left out, its summary.json cannot be read: {told} is of no run."
     assert runs.attrs["problems"] == ([] if told is None else [said])

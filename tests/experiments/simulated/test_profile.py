@@ -1,4 +1,4 @@
-"""Which examples a profile is of: a run of others is refused."""
+"""Which examples, buckets and jobs a profile is of: a run of others is refused."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
-from experiments.simulated.profile import setting_of
+from experiments.simulated.profile import JobKernels, setting_of
 from experiments.tasks.base import Split, TaskData
 from experiments.tasks.own.splits import DatasetSplit
 from host.errors import UserError
@@ -53,6 +53,53 @@ def test_arrays_tell_their_sizes(shape, dtype, tmp_path):
     profile_of(plan, data).check(plan, data)
     with pytest.raises(UserError, match=r"is of example=int64 \[28, 28\], and this run has"):
         profile_of(plan, data).check(plan, other)
+
+
+def job(moment="on_bucket_ready", bucket: int | None = 0):
+    return JobKernels(moment=moment, bucket=bucket, kernels_s=(0.1,))
+
+
+OF_OTHERS = {
+    "more buckets": ("allreduce", {"ready_s": (0.1, 0.4)}, "2 times in ready_s.* 1 bucket that"),
+    "fewer buckets": ("allreduce", {"ready_s": ()}, "0 times in ready_s.* 1 bucket that"),
+    "no jobs": ("allreduce", {"jobs": ()}, "run has work at on_bucket_ready of bucket 0"),
+    "too few jobs": ("qadam", {}, "run has work at on_step_begin of all buckets"),
+    "another bucket": (
+        "allreduce",
+        {"jobs": (job(), job(bucket=1))},
+        "profile has work at on_bucket_ready of bucket 1, and the run has none",
+    ),
+    "another moment": (
+        "allreduce",
+        {"jobs": (job(), job("on_step_end", None))},
+        "profile has work at on_step_end of all buckets",
+    ),
+    "buckets that nobody waits for": (
+        "sgp",
+        {"jobs": (job("on_forward", None), job("on_step_end", None))},
+        "1 time in ready_s.* 0 buckets that",
+    ),
+}
+
+
+@pytest.mark.parametrize(("algo", "values", "said"), OF_OTHERS.values(), ids=OF_OTHERS)
+def test_a_profile_of_other_buckets_or_jobs_is_refused(algo, values, said, tmp_path):
+    plan = plan_of(tmp_path, f"algo={algo}", "task=mnist5k", "model=mlp")
+    data = plan.load_data()
+    profile = replace(profile_of(plan, data), **values)
+    with pytest.raises(UserError, match=f"{said}.*: give profile=null, or make one by"):
+        profile.check(plan, data)
+
+
+def test_a_profile_has_a_time_and_a_job_for_each_bucket(tmp_path):
+    plan = plan_of(tmp_path, "task=mnist5k", "model=mlp", "bucket_bytes=4096")
+    data = plan.load_data()
+    num_buckets = len(list(plan.model.parameters())) // 2  # a layer's weights fill one
+    jobs = tuple(job(bucket=k) for k in range(num_buckets))
+    profile = replace(profile_of(plan, data), ready_s=(0.4,) * num_buckets, jobs=jobs)
+    profile.check(plan, data)
+    with pytest.raises(UserError, match="run has work at on_bucket_ready of bucket 2"):
+        replace(profile, jobs=jobs[:2]).check(plan, data)
 
 
 class Texts(Dataset):

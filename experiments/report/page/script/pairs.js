@@ -30,16 +30,18 @@ class PairView {
         this.show();
     }
 
-    // The first of the first situation, and its baseline or the second.
+    // The first of the first situation, and its baseline, the second, or any other.
     usual(labels, place) {
         const [situation] = this.model.situations;
         const [first, second] = situation.settings.map((setting) => this.model.settings[setting].label);
         const baseline = this.model.settings[situation.baseline]?.label;
-        return (place ? (baseline !== first && baseline) || second : first) ?? labels[0];
+        const other = () => labels.find((label) => label !== first);
+        return place ? (baseline !== first && baseline) || second || other() : first;
     }
 
     show() {
-        const rows = this.model.situations.map((situation) => this.row(situation)).filter(Boolean);
+        const situations = state.first === state.second ? [] : this.model.situations;
+        const rows = situations.map((situation) => this.row(situation)).filter(Boolean);
         this.table.clear().rows.add(rows).draw();
         this.verdicts = rows.map((row) => row[VERDICT]);
         document.getElementById("pair-note").textContent = this.note();
@@ -54,6 +56,7 @@ class PairView {
 
     counted() {
         const { first, second } = state, { verdicts } = this;
+        if (first === second) return { sentence: `Both are ${first}: choose another one`, rest: 0 };
         if (!verdicts.length) return { sentence: `No situation has both ${first} and ${second}`, rest: 0 };
         const count = (verdict) => verdicts.filter((one) => one === verdict).length;
         const [faster, slower, ties] = [isFaster(first), isFaster(second), "tie"].map(count);
@@ -109,6 +112,7 @@ class PairView {
     difference() {
         const box = document.getElementById("pair-difference");
         const { settings, situations, runsOf } = this.model;
+        if (state.first === state.second) return box.replaceChildren();
         const situation = [this.targetView.situation, ...situations].find((one) =>
             [state.first, state.second].every((label) => one.settings.some((setting) => settings[setting].label === label)),
         );

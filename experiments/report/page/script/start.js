@@ -17,7 +17,7 @@ async function start() {
     setUpAxes(model);
     setUpRuns(DataTable, model);
     const targetView = new TargetView(DataTable, model);
-    new PairView(DataTable, model, targetView);
+    if (document.getElementById("pairs")) new PairView(DataTable, model, targetView);
     remember(); // also what nobody has chosen, but sees
     await targetView.drawn;
     enhanceTables(DataTable);

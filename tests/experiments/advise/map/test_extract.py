@@ -38,6 +38,7 @@ def record(
 
 def scored(runs: Path, words: str, *, seeds=(0, 1), dirty: bool = False) -> None:
     folder = runs / "map_mnist5k_w4"
+    folder.mkdir(exist_ok=True, parents=True)
     for seed in seeds:
         record(folder, words, seed, CURVES[seed], dirty=dirty, more=("target_accuracy=0.79",))
     (folder / "targets.yaml").write_text(yaml.safe_dump(TARGETS))
@@ -181,6 +182,37 @@ def test_runs_of_another_task_or_model_than_their_folder_says_are_refused(tmp_pa
     tried(tmp_path, "algo=qsgd")
     scored(tmp_path, "algo=qsgd")
     renamed(tmp_path, name)
-    said = f"is of task=mnist5k model=mlp, and its folder is map_{name}_w4: name folders after"
+    said = f"qsgd_0 is of task=mnist5k model=mlp: move it out of map_{name}_w4"
     with pytest.raises(UserError, match=said):
+        extracted(tmp_path)
+
+
+def test_a_folder_of_other_workers_than_its_name_says_is_refused(tmp_path):
+    tried(tmp_path, "algo=qsgd")
+    scored(tmp_path, "algo=qsgd")
+    for name in ("map_mnist5k_w{}", "map_mnist5k_trials/w{}"):
+        (tmp_path / name.format(4)).rename(tmp_path / name.format(8))
+    with pytest.raises(UserError, match=r"qsgd_0 is of workers=4: move it out of map_mnist5k_w8"):
+        extracted(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "word",
+    ["workers=8", "max_steps=60", "eval_every=5", "batch_size=16", "model.hidden=[9]", "model=cnn"],
+)
+def test_a_folder_of_unlike_runs_is_refused(tmp_path, word):
+    """Of which each is as its own trial."""
+    for algo, more in (("qsgd", ()), ("sgp", (word,))):
+        record(tmp_path / "map_mnist5k_trials/w4", f"algo={algo}", 1000, CURVES[0], more=more)
+        for seed in (0, 1):
+            record(tmp_path / "map_mnist5k_w4", f"algo={algo}", seed, CURVES[seed], more=more)
+    (tmp_path / "map_mnist5k_w4/targets.yaml").write_text(yaml.safe_dump(TARGETS))
+    with pytest.raises(UserError, match=r"the runs in .*map_mnist5k_w4 differ in "):
+        extracted(tmp_path)
+
+
+def test_a_folder_of_targets_alone_is_refused(tmp_path):
+    tried(tmp_path, "algo=qsgd")
+    scored(tmp_path, "algo=qsgd", seeds=())
+    with pytest.raises(UserError, match="map_mnist5k_w4 has targets and no runs"):
         extracted(tmp_path)

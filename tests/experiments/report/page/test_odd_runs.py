@@ -11,7 +11,14 @@ from experiments.report.sections import incomplete
 from experiments.tasks.target import Target
 from tests.experiments.browser import Browser, browser
 from tests.experiments.recorded import write_run
-from tests.experiments.report.page.test_page import downloaded, rows, show, show_runs, texts
+from tests.experiments.report.page.test_page import (
+    downloaded,
+    pick,
+    rows,
+    show,
+    show_runs,
+    texts,
+)
 
 
 @pytest.fixture(scope="module")
@@ -98,3 +105,25 @@ def test_a_run_tells_what_some_of_its_links_have_of_their_own(of_net, told, tmp_
     assert all(words in bodies[0] for words in told), bodies[0]
     assert "of their own" not in bodies[1] and "have their own" not in bodies[1]
     assert "Mbit/s\t50" in bodies[1] and len(bodies[0]) < 900
+
+
+def test_one_algorithm_is_no_pair(tmp_path, chromium):
+    for seed in range(3):
+        write_run(tmp_path / "runs" / f"s{seed}", "bytegrad", seed=seed)
+    show_runs(chromium, tmp_path)
+    assert texts(chromium, "#pairs, nav a[href='#pairs']") == []
+
+
+def test_a_pair_is_of_two_also_where_they_have_no_situation_in_common(tmp_path, chromium):
+    for algo, net in (("allreduce", "lan_1g"), ("bytegrad", "wan")):
+        write_run(tmp_path / "runs" / algo, algo, net=net)
+    show_runs(chromium, tmp_path)
+    chosen = [
+        chromium.ask(f"document.getElementById('pair-{k}').value") for k in ("first", "second")
+    ]
+    assert sorted(chosen) == ["allreduce", "bytegrad"]
+    [note] = texts(chromium, "#pair-note")
+    assert note == "No situation has both {} and {}.".format(*chosen)
+    pick(chromium, "#pair-second", chosen[0])
+    assert texts(chromium, "#pair-note") == [f"Both are {chosen[0]}: choose another one."]
+    assert rows(chromium, "pair") == [] and texts(chromium, "#pair-difference *") == []
