@@ -51,6 +51,7 @@ from bagua_algos.fsdp2.checks import (
     check_replicas,
     check_settings,
     check_shares,
+    check_synchronized,
     check_workers,
 )
 from bagua_algos.fsdp2.consensus import averaged
@@ -262,6 +263,7 @@ class ShardedEngine(Attached):
         if not self._accumulation.check_step():
             self._check_are_the_models(self.backward.parameters)
             check_gradients(self._buckets)
+        check_synchronized(self.model)
         if self._remembers:
             check_no_scaler()
         self._act_where_step_begins()
