@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from bagua_algos.checkpoint import ALGORITHM
+from bagua_algos.checkpoint import ALGORITHM, OPTIONS, options_of_state
 from bagua_algos.communication.communicator import Averager, Communicator
 from bagua_algos.engine.algorithm import Algorithm, Context
 from bagua_algos.engine.backward import BackwardTracker
@@ -202,6 +202,7 @@ class ShardedEngine(Attached):
         replicas, shards = self.context.communicator, self._shard_workers
         return {
             ALGORITHM: type(self.algorithm).__name__,
+            OPTIONS: options_of_state(self.algorithm),
             "layout of shards": [(b.numel, str(b.gradients.dtype)) for b in self._buckets],
             "number of replicas": replicas.world_size,
             "replica": list(replicas.ranks),
