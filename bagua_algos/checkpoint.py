@@ -13,6 +13,9 @@ from torch.serialization import add_safe_globals, get_crc32_options, get_safe_gl
 State = TypeVar("State")
 ALGORITHM = "algorithm"
 NUM_WORKERS = "number of workers"
+OPTIONS = "set of options that decide what is kept"
+
+_DECIDE = ("error_feedback", "momentum", "outer")
 
 _PLAIN = (Tensor, torch.dtype, torch.device, torch.Size, OrderedDict, Counter)
 """What `torch.load` knows, beside built-in types."""
@@ -65,16 +68,24 @@ def check_belongs(
     state_dict: Mapping[str, Any], here: Mapping[str, Any], *, workers_agree: bool
 ) -> None:
     """Raise `ValueError` where a state is not of what `here` says: algorithm, layout, workers; but
-    a portable one belongs to any workers of the algorithm.
+    a portable one belongs to any workers of the algorithm. Older ones do not know their options.
     """
     portable = is_portable(state_dict["state"], workers_agree=workers_agree)
+    of = {OPTIONS: here.get(OPTIONS), **state_dict["of"]}
     for what, own in here.items():
-        saved = state_dict["of"].get(what)
-        if saved != own and not (portable and what != ALGORITHM):
+        saved = of.get(what)
+        if saved != own and not (portable and what not in (ALGORITHM, OPTIONS)):
             raise ValueError(
                 f"this state is of another {what}: {saved}, and here it is {own}; continue "
                 "with the same one, or begin anew without this state"
             )
+
+
+def options_of_state(algorithm: object) -> list[str]:
+    """The options of an algorithm that are on and have it keep something: a state without that
+    would leave them off, and nobody would notice.
+    """
+    return [name for name in _DECIDE if getattr(algorithm, name, None)]
 
 
 def tensors_in(state: Any) -> Iterator[Tensor]:

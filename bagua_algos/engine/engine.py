@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.utils.hooks import RemovableHandle
 
-from bagua_algos.checkpoint import ALGORITHM, NUM_WORKERS
+from bagua_algos.checkpoint import ALGORITHM, NUM_WORKERS, OPTIONS, options_of_state
 from bagua_algos.communication.communicator import Averager, Communicator
 from bagua_algos.engine.algorithm import Algorithm, Context
 from bagua_algos.engine.backward import BackwardTracker
@@ -266,6 +266,7 @@ class Engine(Attached):
         workers = self.context.communicator
         return {
             ALGORITHM: type(self.algorithm).__name__,
+            OPTIONS: options_of_state(self.algorithm),
             BUCKETS: described(self.context.buckets),
             NUM_WORKERS: workers.world_size,
             "rank": list(workers.ranks),

@@ -16,6 +16,7 @@ from bagua_algos.fsdp2.shards import (
     is_distributed,
     is_sharded,
     is_unit,
+    keeps_whole_gradients,
     layout,
     mesh_of,
     offloads_to_cpu,
@@ -185,6 +186,19 @@ def check_dtypes(buckets: Iterable[ShardBucket]) -> None:
                     f"and was {bucket.gradients.dtype} when the model was distributed: "
                     "release() the model before it is changed, and distribute() it again"
                 )
+
+
+def check_synchronized(model: nn.Module) -> None:
+    """Raise `ValueError` where a step begins and gradients have only accumulated, which the step
+    would not see.
+    """
+    if keeps_whole_gradients(model):
+        raise ValueError(
+            "gradients were accumulated within no_sync() or set_requires_gradient_sync(False) and "
+            "never reduced over the shards, so that the step would leave them out: let the last "
+            "micro-batch's backward run outside of no_sync(), or after "
+            "set_requires_gradient_sync(True)"
+        )
 
 
 def check_gradients(buckets: Iterable[ShardBucket]) -> None:

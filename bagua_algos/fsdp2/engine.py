@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from bagua_algos.checkpoint import ALGORITHM
+from bagua_algos.checkpoint import ALGORITHM, OPTIONS, options_of_state
 from bagua_algos.communication.communicator import Averager, Communicator
 from bagua_algos.engine.algorithm import Algorithm, Context
 from bagua_algos.engine.backward import BackwardTracker
@@ -51,6 +51,7 @@ from bagua_algos.fsdp2.checks import (
     check_replicas,
     check_settings,
     check_shares,
+    check_synchronized,
     check_workers,
 )
 from bagua_algos.fsdp2.consensus import averaged
@@ -201,6 +202,7 @@ class ShardedEngine(Attached):
         replicas, shards = self.context.communicator, self._shard_workers
         return {
             ALGORITHM: type(self.algorithm).__name__,
+            OPTIONS: options_of_state(self.algorithm),
             "layout of shards": [(b.numel, str(b.gradients.dtype)) for b in self._buckets],
             "number of replicas": replicas.world_size,
             "replica": list(replicas.ranks),
@@ -262,6 +264,7 @@ class ShardedEngine(Attached):
         if not self._accumulation.check_step():
             self._check_are_the_models(self.backward.parameters)
             check_gradients(self._buckets)
+        check_synchronized(self.model)
         if self._remembers:
             check_no_scaler()
         self._act_where_step_begins()

@@ -158,6 +158,20 @@ def synchronize_gradients(model: nn.Module, *, enabled: bool) -> None:
     cast(FSDPModule, model).set_requires_gradient_sync(enabled)
 
 
+def keeps_whole_gradients(model: nn.Module) -> bool:
+    """Whether a backward pass has left gradients that are accumulated alone, and not yet reduced
+    over the shards: no optimizer sees them.
+    """
+    for group in _private_groups(model):
+        for parameter in getattr(group, "fsdp_params", ()):
+            gathered = getattr(parameter, "_unsharded_param", None)
+            in_own_type = None if gathered is None else gathered.grad
+            in_other_type = getattr(parameter, "unsharded_accumulated_grad", None)
+            if in_own_type is not None or in_other_type is not None:
+                return True
+    return False
+
+
 def offloads_to_cpu(model: nn.Module) -> bool:
     """Whether a unit keeps its shards in the host's memory."""
     return any(

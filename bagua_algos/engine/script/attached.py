@@ -21,7 +21,7 @@ from bagua_algos.engine.script.accumulation import Accumulation
 from bagua_algos.engine.script.changes import ScriptChanges
 from bagua_algos.engine.script.closures import StepClosure
 from bagua_algos.engine.script.grad_scaler import ScaledGradients
-from bagua_algos.engine.script.loads import LoadedWeights
+from bagua_algos.engine.script.loads import WEIGHTS, LoadedWeights
 from bagua_algos.engine.script.other_optimizers import OtherOptimizers
 from bagua_algos.engine.script.saves import saving_copies
 from bagua_algos.engine.script.uncleared import UnclearedGradients
@@ -75,28 +75,28 @@ class Attached(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs beside the model's and the optimizer's: the algorithm's state of
-        what is held here.
-
-        To be called after `pause`.
+        what is held here; after `pause`.
         """
+        loaded = None if self._needs_backward else self._loaded
         return {
             "state": checked(copy.copy(self.context.state)),  # QAdam's end empties its own
             "step": self.context.step,
             "of": self._identity(),
+            **({} if loaded is None else {WEIGHTS: loaded.checksum()}),
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continue from another engine's `state_dict`, of the same workers.
 
-        Raises `ValueError` where that was of another algorithm, model, shard or number of workers,
-        unless workers agree and it holds no tensors: then only of another algorithm.
+        Raises `ValueError` where that was of another algorithm, model, weights, shard or number of
+        workers, unless workers agree and it holds no tensors: then only of another algorithm.
         """
         agree = self.algorithm.workers_agree
         check_belongs(state_dict, self._identity(), workers_agree=agree)
+        if self._loaded is not None:
+            self._loaded.accept_beside(state_dict)
         self._change_context(state=copy.deepcopy(state_dict["state"]), step=int(state_dict["step"]))
         self._has_begun = False  # what travels is of the state that is gone
-        if self._loaded is not None:
-            self._loaded.accept()
 
     def close(self) -> None:
         """Remove every hook and end the lanes; model and optimizer are plain again, and the latter

@@ -14,6 +14,8 @@ from bagua_algos.engine.backward import held
 from bagua_algos.engine.script.copies import OwnHook
 from bagua_algos.engine.untrained import digest
 
+WEIGHTS = "weights"
+
 
 class LoadHook(OwnHook):
     """Calls the bound method `act(state)` before a module loads a state, as long as its object
@@ -75,6 +77,24 @@ class LoadedWeights:
         self._before: list[Tensor] | None = None
         self._is_written = False
         self.note_step()
+
+    def checksum(self) -> str:
+        """Of all weights' bits, whatever buckets they are in."""
+        total = torch.stack(self._digests()).sum(0, dtype=torch.int64) % 256
+        return bytes(total.tolist()).hex()
+
+    def accept_beside(self, state_dict: Mapping[str, Any]) -> None:
+        """The algorithm takes up this state. Raise `ValueError` where that was saved beside other
+        weights than there are now; one without a checksum goes with any.
+        """
+        if state_dict.get(WEIGHTS) not in (None, self.checksum()):
+            raise ValueError(
+                "this state was saved beside other weights than the model has now, and the "
+                "difference would look like training: load the model.state_dict() of the same "
+                "worker and moment first, or release() the model and distribute() it again without "
+                "this state"
+            )
+        self.accept()
 
     def check(self) -> None:
         """A step begins. Raise `ValueError` where weights are not those from before they were

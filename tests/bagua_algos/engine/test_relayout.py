@@ -131,6 +131,7 @@ def test_a_state_goes_on_in_other_buckets(name):
     optimizer = OPTIMIZERS.get(name, make_optimizer)(model)
     workers = LoopbackCommunicator(4, nodes=NODES[4])
     other = make_engine(model, optimizer, ROWS[name](), workers, bucket_bytes=300)
+    model.load_state_dict(engine.model.state_dict())
     other.load_state_dict(state)
     parameters = list(model.parameters())
     other.relayout([tuple(parameters[number] for number, _ in g) for g in state["layout"]])

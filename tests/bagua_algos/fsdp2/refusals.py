@@ -3,6 +3,7 @@ said.
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial, wraps
 from typing import Any
 
@@ -14,9 +15,18 @@ from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
 from torch.distributed.tensor import Shard, distribute_tensor
 
 import bagua_algos
-from bagua_algos import Algorithm, AllReduce, AsyncModelAverage, ByteGrad, LocalSGD, PowerSGD, TopK
+from bagua_algos import (
+    SGP,
+    Algorithm,
+    AllReduce,
+    AsyncModelAverage,
+    ByteGrad,
+    LocalSGD,
+    PowerSGD,
+    TopK,
+)
 from tests.bagua_algos.fsdp2.net import OWN_UNITS, Net, batch
-from tests.bagua_algos.fsdp2.scripts import sgd
+from tests.bagua_algos.fsdp2.scripts import BF16, sgd
 from tests.bagua_algos.fsdp2.sharding import Place, shard
 
 
@@ -165,17 +175,30 @@ def load_another_state(model: nn.Module, optimizer: torch.optim.Optimizer) -> No
 
 
 @sentence
-def only_no_sync(place: Place) -> None:
-    """A step whose only backward was within no_sync."""
-    model = sharded(place)
+def never_reduced(
+    place: Place,
+    stop: Callable[[Net], AbstractContextManager | None],
+    algorithm: Callable[[], Algorithm] = AllReduce,
+    **options: Any,
+) -> None:
+    """A step whose only backward came after `stop`, or within what it has returned."""
+    model = sharded(place, **options)
     optimizer = sgd(model)
-    bagua_algos.distribute(model, optimizer, AllReduce(), place.replicas)
+    bagua_algos.distribute(model, optimizer, algorithm(), place.replicas)
     try:
-        with model.no_sync():
+        with stop(model) or nullcontext():
             model(batch(0, 0, 0)[0]).sum().backward()
         optimizer.step()
     finally:
         bagua_algos.release(model)
+
+
+def stop_all(model: nn.Module) -> None:
+    model.set_requires_gradient_sync(False)
+
+
+def stop_one(model: nn.Module) -> None:
+    model.stem.set_requires_gradient_sync(False)
 
 
 @sentence
@@ -229,6 +252,11 @@ CASES: dict[str, Callable[[Place], str]] = {
     "unused": partial(distribute, find_unused_parameters=True),
     "scaler": partial(distribute, grad_scaler=torch.amp.GradScaler("cpu")),
     "scaler of a step": scaled_step,
-    "no backward without no_sync": only_no_sync,
+    "no backward without no_sync": partial(never_reduced, stop=bagua_algos.no_sync),
+    "no_sync by itself": partial(never_reduced, stop=bagua_algos.no_sync, algorithm=SGP),
+    "never reduced": partial(never_reduced, stop=stop_all),
+    "never reduced, local SGD": partial(never_reduced, stop=stop_all, algorithm=LocalSGD),
+    "never reduced, in bfloat16": partial(never_reduced, stop=stop_all, mp_policy=BF16),
+    "one unit never reduced": partial(never_reduced, stop=stop_one),
     **{name: partial(after, change=change) for name, change in AFTER.items()},
 }

@@ -34,6 +34,11 @@ SENTENCES = {
     "another's state": r"this state is of another shard: \[\d, 2\], and here it is \[\d, 2\]",
     "distributed twice": r"this model is distributed already: release\(\) that one first",
     "no backward without no_sync": r"all accumulated within no_sync\(\)",
+    "no_sync by itself": r"never reduced over the shards.*: let the last micro-batch's backward",
+    "never reduced": r"never reduced over the shards.*: let the last micro-batch's backward",
+    "never reduced, local SGD": r"never reduced over the shards.*: let the last micro-batch's",
+    "never reduced, in bfloat16": r"never reduced over the shards.*: let the last micro-batch's",
+    "one unit never reduced": r"never reduced over the shards.*: let the last micro-batch's",
     "empty_backward": r"empty_backward is not for .*: run any batch, with its loss times 0",
 }
 
