@@ -9,7 +9,7 @@ import pytest
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.simulated.lengths import ByLength, by_length, by_places, places
-from experiments.simulated.profile import Profile, setting_of
+from experiments.simulated.profile import JobKernels, Profile, setting_of
 from experiments.simulated.simulate import make_timeline
 from host.errors import UserError
 from netsim.timeline.compute import Constant, Straggler
@@ -32,7 +32,7 @@ def profile_of(plan) -> Profile:
         ready_s=(0.5,),
         backward_s=0.5,
         optimizer_s=0.1,
-        jobs=(),
+        jobs=(JobKernels(moment="on_bucket_ready", bucket=0, kernels_s=(0.0,)),),
         per_place=0.04,
         mean_places=20.0,
     )
