@@ -31,9 +31,14 @@ class End(NamedTuple):
 
 
 def narrow(name: str, width: int = NAME_WIDTH) -> str:
-    """A name in lines of at most `width` characters, ended after a blank, "_", "," or "="."""
-    lines = [""]
-    for part in re.findall(r"[^ _,=]*[ _,=]?", name):
+    """A name in lines of at most `width` characters, ended after a blank; after "_", "," or "=" as
+    well within a word that is longer than a line.
+    """
+    lines, parts = [""], list[str]()
+    for word in re.findall(r"[^ ]* ?", name):
+        fits = len(word.rstrip()) <= width
+        parts += [word] if fits else re.findall(r"[^ _,=]*[ _,=]?", word)
+    for part in parts:
         if lines[-1] and len(lines[-1]) + len(part.rstrip()) > width:
             lines.append("")
         lines[-1] += part

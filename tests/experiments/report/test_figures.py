@@ -224,6 +224,7 @@ def test_names_are_spread_in_order_and_equal_heights_by_the_alphabet():
 def test_names_are_broken_where_a_word_ends():
     assert narrow("low_precision_decentralized", 19) == "low_precision_\ndecentralized"
     assert narrow("bytegrad bits=4, simulated", 19) == "bytegrad bits=4,\nsimulated"
+    assert narrow("allreduce, plain_sgd", 19) == "allreduce,\nplain_sgd"
     assert max(map(len, narrow("x" * 50, 19).split("\n"))) == 19
 
 
