@@ -277,6 +277,11 @@ class Hierarchical(Algorithm):
         return self.hierarchical
 
 
+def acts_at(algorithm: Algorithm, moment: str) -> bool:
+    """Whether it does anything at `moment`, the name of a method of `Algorithm`."""
+    return getattr(type(algorithm), moment) is not getattr(Algorithm, moment)
+
+
 def _check_dtype(dtype: torch.dtype, taker: str, taken: Sequence[torch.dtype]) -> None:
     if dtype in taken:
         return

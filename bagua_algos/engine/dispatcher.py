@@ -8,7 +8,7 @@ from functools import partial
 import torch
 
 from bagua_algos.communication.communicator import Communicator
-from bagua_algos.engine.algorithm import Algorithm, Context
+from bagua_algos.engine.algorithm import Algorithm, Context, acts_at
 from bagua_algos.engine.background import Background
 from bagua_algos.engine.bucket import Bucket
 from bagua_algos.engine.consensus import Run
@@ -118,7 +118,7 @@ class Dispatcher:
 
     def acts_at(self, moment: str) -> bool:
         """Whether the algorithm does anything at `moment`, the name of a method of `Algorithm`."""
-        return getattr(type(self._algorithm), moment) is not getattr(Algorithm, moment)
+        return acts_at(self._algorithm, moment)
 
     @property
     def acts_on_gradients(self) -> bool:

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from bagua_algos.communication.communicator import Nodes, Operation
 from bagua_algos.communication.loopback import LoopbackCommunicator
-from bagua_algos.engine.algorithm import Algorithm, Context
+from bagua_algos.engine.algorithm import Algorithm, Context, acts_at
 from bagua_algos.engine.background import Background
 from bagua_algos.engine.bucket import Bucket, build_buckets
 from bagua_algos.engine.lane import CommunicationLane
@@ -172,7 +172,7 @@ class DryRun:
 
     def _act(self, moment: Moment, bucket: Bucket | None = None) -> None:
         name = f"on_{moment}"
-        if getattr(type(self._algorithm), name) is getattr(Algorithm, name):
+        if not acts_at(self._algorithm, name):
             return
         act = getattr(self._algorithm, name)
         with self._job(moment, None if bucket is None else bucket.index), self._traffic:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from bagua_algos.engine.algorithm import Algorithm
+from bagua_algos.engine.algorithm import Algorithm, acts_at
 from bagua_algos.engine.bucket import grouped
 from experiments.plan.model_check import described
 from experiments.plan.plan import Plan
@@ -213,9 +213,9 @@ def buckets_and_jobs_of(plan: Plan) -> tuple[int, set[tuple[str, int | None]]]:
     """
     trained = [p for p in reversed(list(plan.model.parameters())) if p.requires_grad]
     groups = grouped(trained, num_held=1, bucket_bytes=plan.bucket_bytes)
-    acts_at = [m for m in _MOMENTS if getattr(type(plan.algorithm), m) is not getattr(Algorithm, m)]
-    buckets = range(len(groups) if _READY in acts_at else 0)
-    others: set[tuple[str, int | None]] = {(moment, None) for moment in acts_at if moment != _READY}
+    moments = [moment for moment in _MOMENTS if acts_at(plan.algorithm, moment)]
+    buckets = range(len(groups) if _READY in moments else 0)
+    others: set[tuple[str, int | None]] = {(moment, None) for moment in moments if moment != _READY}
     return len(buckets), others | {(_READY, bucket) for bucket in buckets}
 
 

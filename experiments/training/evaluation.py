@@ -23,7 +23,7 @@ from experiments.tasks.batches import Shard, shard
 from experiments.tasks.loading.reading import Request, read_all
 from experiments.training.distributed import Distributed
 from experiments.training.scores import SCORES, Score
-from experiments.training.step import uploaded
+from experiments.training.step import lengths_to_cut, uploaded
 
 BATCH = 500
 """Examples of one worker that are evaluated at once."""
@@ -88,12 +88,13 @@ def _of_classes(
 ) -> Evaluation:
     """What the model comes to as it is; the spread is not looked at, and NaN."""
     score = _score(plan, split)
-    part = _shard(plan, split, averager.ranks)
+    part, lengths = _shard(plan, split, averager.ranks)
     totals_wk: Tensor | float = 0.0
     with torch.no_grad(), evaluating(model):
         size, num_places = batch_size(plan, split), part.indices.shape[1]
         slices = [slice(start, start + size) for start in range(0, num_places, size)]
-        for (x_wb, y_wb), at in zip(_read(plan, split, part, slices), slices, strict=True):
+        read = _read(plan, split, part, slices, lengths)
+        for (x_wb, y_wb), at in zip(read, slices, strict=True):
             mask = part.mask[:, at]
             y_wb[~torch.from_numpy(mask)] = PADDING
             places = np.where(mask, part.indices[:, at], -1)
@@ -119,19 +120,20 @@ def _sums(means_k: Tensor, num_workers: int) -> Tensor:
     return whole_k.where(sums_k.isclose(whole_k, rtol=1e-12, atol=0.0), sums_k)
 
 
-def _shard(plan: Plan, split: Split, ranks: tuple[int, ...]) -> Shard:
-    """Each worker's examples, in the order in which they are evaluated."""
+def _shard(plan: Plan, split: Split, ranks: tuple[int, ...]) -> tuple[Shard, Indices | None]:
+    """Each worker's examples, in the order in which they are evaluated, and the lengths of all to
+    which batches are cut, if they are.
+    """
     part = shard(num_examples=len(split), world_size=plan.workers, ranks=ranks)
-    return part.shortest_first(plan.task.lengths(split)) if plan.loading.sampler.crop else part
+    lengths = lengths_to_cut(plan, split)
+    return (part if lengths is None else part.shortest_first(lengths)), lengths
 
 
-def _read(plan: Plan, split: Split, part: Shard, slices: Sequence[slice]) -> Iterator[Batch]:
+def _read(
+    plan: Plan, split: Split, part: Shard, slices: Sequence[slice], lengths: Indices | None
+) -> Iterator[Batch]:
     """These places of a shard's examples, on the plan's device, cut as batches of training are."""
-    indices = [part.indices[:, at] for at in slices]
-    requests = [Request(indices_wb) for indices_wb in indices]
-    if plan.loading.sampler.crop:
-        lengths = plan.task.lengths(split)
-        requests = [Request(own_wb, int(lengths[own_wb].max())) for own_wb in indices]
+    requests = [Request.cut(part.indices[:, at], lengths) for at in slices]
     for batch in read_all(split, plan.seed, plan.loaders, requests):
         yield uploaded(plan, batch)
 
@@ -151,7 +153,7 @@ def _of_loss(
     """The same of the mean loss of an example, by the task's own function, to which no padding is
     given: of the shards' last place, some workers have none.
     """
-    part = _shard(plan, split, averager.ranks)
+    part, lengths = _shard(plan, split, averager.ranks)
     num_places = part.indices.shape[1]
     size = batch_size(plan, split)
     ends = [*range(size, num_places - 1, size), num_places - 1, num_places]
@@ -159,7 +161,8 @@ def _of_loss(
     with torch.no_grad(), evaluating(model):
         pairs = itertools.pairwise([0, *(end for end in ends if end > 0)])
         slices = [slice(start, end) for start, end in pairs]
-        for batch, at in zip(_read(plan, split, part, slices), slices, strict=True):
+        read = _read(plan, split, part, slices, lengths)
+        for batch, at in zip(read, slices, strict=True):
             loss_w = plan.task.loss(lambda x_wb: model(x_wb).float(), batch)
             num_w = torch.from_numpy(part.mask[:, at].sum(1))
             sum_w += torch.where(num_w > 0, loss_w.double().cpu() * num_w, 0.0)

@@ -21,7 +21,7 @@ from bagua_algos.worker_axis.inputs import Inputs, any_of, each
 from bagua_algos.worker_axis.models import StackedModel
 from experiments.plan import schedules
 from experiments.plan.plan import Plan
-from experiments.tasks.base import PADDING, Batch, Classification, Model, Split
+from experiments.tasks.base import PADDING, Batch, Classification, Indices, Model, Split
 from experiments.tasks.batches import Batches
 from experiments.tasks.loading.reading import Reading, Request
 from experiments.training.distributed import Distributed, distribute
@@ -125,8 +125,7 @@ class Step:
         return np.split(indices_wb, self.plan.accumulate, axis=1)
 
     def _request(self, indices_wb: np.ndarray) -> Request:
-        longest = None if self.lengths is None else int(self.lengths[indices_wb].max())
-        return Request(indices_wb, longest)
+        return Request.cut(indices_wb, self.lengths)
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs beside the optimizer's."""
@@ -190,11 +189,16 @@ def make_step(
     """
     scaler = make_scaler(plan)
     distributed = distribute(plan, model, optimizer, communicator, scaler, observer)
-    lengths = plan.task.lengths(split) if plan.loading.sampler.crop else None
+    lengths = lengths_to_cut(plan, split)
     on_wait = {"on_wait": observer.on_data} if isinstance(observer, TraceRecorder) else {}
     reading = Reading(split, plan.seed, plan.loaders, **on_wait)
     weights_w, weighs_labels = _weights(plan, split, communicator), _weighs_labels(plan, split)
     return Step(plan, reading, distributed, optimizer, scaler, lengths, weights_w, weighs_labels)
+
+
+def lengths_to_cut(plan: Plan, split: Split) -> Indices | None:
+    """Of the examples, where batches are cut to the longest of theirs; None: they are not."""
+    return plan.task.lengths(split) if plan.loading.sampler.crop else None
 
 
 def _weighs_labels(plan: Plan, split: Split) -> bool:

@@ -87,7 +87,8 @@ class LoadedWeights:
         """The algorithm takes up this state. Raise `ValueError` where that was saved beside other
         weights than there are now; one without a checksum goes with any.
         """
-        if state_dict.get(WEIGHTS) not in (None, self.checksum()):
+        saved = state_dict.get(WEIGHTS)
+        if saved is not None and saved != self.checksum():
             raise ValueError(
                 "this state was saved beside other weights than the model has now, and the "
                 "difference would look like training: load the model.state_dict() of the same "

@@ -40,6 +40,13 @@ class Request(NamedTuple):
     indices_wb: Indices
     longest: int | None = None
 
+    @classmethod
+    def cut(cls, indices_wb: Indices, lengths: Indices | None) -> "Request":
+        """Of as many places as the longest of these examples has, by the `lengths` of all; None: of
+        all places.
+        """
+        return cls(indices_wb, None if lengths is None else int(lengths[indices_wb].max()))
+
     def is_like(self, other: "Request") -> bool:
         """Whether both ask for the same."""
         same = np.array_equal(self.indices_wb, other.indices_wb)
