@@ -11,7 +11,8 @@ baseline: baseline.yaml, the baselines' trial of the highest final accuracy, to 
     tuning seeds; all trials have one seed
 choose: targets.yaml, the median final accuracy of those runs, less 2, 1, 0.5 and 0.2 points;
     chosen.yaml, the setting of each contestant on each network; trials.md, a table of all trials;
-    with --on-map at places of the map of `experiments.locate` in place of networks
+    with --on-map the setting of each algorithm, of all contestants that have it, at places of the
+    map of `experiments.locate` in place of networks
 
 run: the settings of a file on networks (`none,wan`), unless they name one, with seeds (`0,1`); the
     same command goes on with what is not done
@@ -54,7 +55,12 @@ def main() -> int:
     check_folder(arguments.out)
     with commands.importing():
         from experiments.advise.tuning.draws import draw, read_contestants, save_settings
-    settings = draw(read_contestants(arguments.contestants), arguments.trials)
+    settings: dict[str, list[str]] = {}
+    for name in dict.fromkeys(arguments.contestants):
+        own = draw(read_contestants(name), arguments.trials)
+        if twice := sorted(settings.keys() & own.keys()):
+            raise UserError(f"{name} has {twice[0]}, as a file before it: rename one of them")
+        settings |= own
     with writing(arguments.out):
         match arguments.command:
             case "draw":
@@ -95,8 +101,9 @@ def _choose(settings: Settings, arguments: argparse.Namespace) -> None:
         from experiments.advise.map.trial_times import on_map
 
         tried, where = on_map(tried), "places"
-    best_there = trials.best_by_network(tried, judged_at)
-    remark = f"{_COMMAND} choose: one setting for each contestant and {where.removesuffix('s')}"
+    best_there = trials.best_by_network(tried, judged_at, by_algo=arguments.on_map)
+    whose = "algorithm" if arguments.on_map else "contestant"
+    remark = f"{_COMMAND} choose: one setting for each {whose} and {where.removesuffix('s')}"
     save_settings(trials.chosen(best_there, judged_at), out / "chosen.yaml", remark)
     (out / "trials.md").write_text(page(best_there, judged_at, where))
 
@@ -111,7 +118,7 @@ def _parser() -> Parser:
     _add_run(of_command.add_parser("run"))
     for name in ("draw", "baseline", "choose"):
         own = of_command.add_parser(name)
-        own.add_argument("contestants", help="a file of conf/contestants")
+        own.add_argument("contestants", nargs="+", help="files of conf/contestants")
         own.add_argument("--trials", type=int, required=True, help="of each contestant")
         own.add_argument("--out", type=Path, required=True, help="the folder to write")
         if name != "draw":
@@ -121,7 +128,7 @@ def _parser() -> Parser:
                 "--baseline", type=Path, required=True, help="the folder of `baseline`'s runs"
             )
             own.add_argument(
-                "--on-map", action="store_true", help="one setting for each place of the map"
+                "--on-map", action="store_true", help="for each algorithm and place of the map"
             )
     return parser
 

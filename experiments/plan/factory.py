@@ -73,6 +73,7 @@ def _check(plan: Plan, optimizer: torch.optim.Optimizer) -> None:
     """Raise `ValueError` for what the algorithm cannot do, and load what it needs."""
     plan.algorithm.check(plan.workers, optimizer)
     check_algorithm(plan, plan.parts)
+    _check_rates(plan, optimizer)
     _check_lr_scale(plan, optimizer)
     if plan.backend.device == "cpu":
         plan.algorithm.load("cpu")  # once, before workers are forked
@@ -105,6 +106,16 @@ def _check_schedule(schedule: object, plan: Plan) -> None:
         raise ValueError(
             "schedule: ReduceLROnPlateau follows a metric, and schedules go by steps here: choose "
             "another, such as schedule=cosine"
+        )
+
+
+def _check_rates(plan: Plan, optimizer: torch.optim.Optimizer) -> None:
+    """Raise `ValueError` for a first learning rate that weights in float32 cannot be changed by."""
+    rate = plan.lr_scale * max(float(group["lr"]) for group in optimizer.param_groups)
+    if not rate <= torch.finfo(torch.float32).max:
+        raise ValueError(
+            f"the learning rate is {rate:g}, with lr_scale={plan.lr_scale:g}, and float32 ends at "
+            "3.4e38: lower lr_scale or optim.lr"
         )
 
 

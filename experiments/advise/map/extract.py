@@ -66,6 +66,12 @@ class Run:
         """As the run resolved it. Raises `UserError` where it cannot be read."""
         return load_config(self.folder)
 
+    @property
+    def called(self) -> tuple[str, str]:
+        """What the map may call its task: the task, or the task and the model."""
+        names = self.config["names"]
+        return names["task"], f"{names['task']}_{names['model']}"
+
     def steps_to(self, accuracy: float) -> float:
         """Until the first evaluation that reaches it; inf for a miss."""
         reached = (row.step for row in self.rows if (row.accuracy or 0.0) >= accuracy)
@@ -75,15 +81,15 @@ class Run:
 def extract(runs: Path, file: Path = FILE) -> None:
     """Write `file` from the records in `runs`.
 
-    Raises `UserError` for records of a dirty tree, for runs that are not done, cannot be read, have
+    Raises `UserError` for a folder without targets, for records of a dirty tree, for runs that are not done, cannot be read, have
     no trial or another configuration than their trial, for two of one setting and seed, for a
     folder of unlike runs or of another task or number of workers than its name says, and where
     settings have other seeds than others.
     """
     folders = sorted(
-        (task, int(workers), file.parent)
-        for file in runs.glob("map_*_w*/targets.yaml")
-        for task, workers in re.findall(r"^map_(.*)_w(\d+)$", file.parent.name)
+        (task, int(workers), folder)
+        for folder in runs.glob("map_*_w*")
+        for task, workers in re.findall(r"^map_(.*)_w(\d+)$", folder.name)
     )
     if not folders:
         raise UserError(f"{runs} has no records of the study map: run its parts first")
@@ -117,6 +123,13 @@ def load_records(folder: Path) -> list[Run]:
     return [_run(file) for file in sorted(folder.glob("*/environment.json"))]
 
 
+def targets_of(folder: Path) -> dict[float, float]:
+    """The accuracies by points below. Raises `UserError` as `load_targets`, and without a file."""
+    if not (targets := load_targets(folder)):
+        raise UserError(f"{folder} has no targets.yaml: copy there the one that its runs score by")
+    return targets
+
+
 def _run(file: Path) -> Run:
     try:
         environment = json.loads(file.read_text())
@@ -146,12 +159,12 @@ def _check_folder(folder: Path, task: str, workers: int, scored: Sequence[Run]) 
     all of them, and where they are of another task or number of workers than their folder says.
     """
     if not scored:
-        raise UserError(f"{folder} has targets and no runs: run the part that scores")
+        raise UserError(f"{folder} has no runs: run the part that scores")
     first = scored[0]
     if (found := first.config["workers"]) != workers:
         raise UserError(f"{first.folder} is of workers={found}: move it out of {folder.name}")
-    names = first.config["names"]
-    if task not in (names["task"], f"{names['task']}_{names['model']}"):
+    if task not in first.called:
+        names = first.config["names"]
         raise UserError(
             f"{first.folder} is of task={names['task']} model={names['model']}: move it out of "
             f"{folder.name}"
@@ -163,7 +176,7 @@ def _check_folder(folder: Path, task: str, workers: int, scored: Sequence[Run]) 
 def _trained(
     folder: Path, task: str, trials: Sequence[Run], scored: Sequence[Run]
 ) -> dict[str, Any]:
-    easiest_first = sorted(load_targets(folder).items(), reverse=True)
+    easiest_first = sorted(targets_of(folder).items(), reverse=True)
     goals = [Goal(points=points, accuracy=target) for points, target in easiest_first]
     by_setting: dict[str, list[Run]] = {}
     for run in scored:

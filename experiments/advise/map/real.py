@@ -24,14 +24,13 @@ from typing import Literal
 import numpy as np
 
 from experiments.advise.advice import BASELINE
-from experiments.advise.map.extract import Run, load_records
+from experiments.advise.map.extract import Run, load_records, targets_of
 from experiments.advise.map.job import Job
 from experiments.advise.map.standing import lead, sent_by
 from experiments.advise.map.times import times_s
 from experiments.advise.map.trainings import Array, Trained, Training, load
 from experiments.advise.tuning.trials import JUDGED_AT
 from experiments.report.statistics import is_tie, prediction_errors
-from experiments.report.tuned import load_targets
 from experiments.simulated.profile import Profile
 from host import markdown
 from host.errors import UserError
@@ -103,8 +102,9 @@ def _seconds(timed: Timed, by: By) -> Array:
 def places(runs: Path) -> list[Place]:
     """Those of the folder, by rho.
 
-    Raises `UserError` for records of a dirty tree, of a setting that the map has not, or of unequal
-    seeds, where all-reduce is missing, and for a real run without its simulated one.
+    Raises `UserError` for a folder without targets, for records of a dirty tree, of a setting that
+    the map has not, of unequal seeds or of unlike tasks, where all-reduce is missing, and for a
+    real run without its simulated one.
     """
     records = load_records(runs)
     real = [run for run in records if not _is_simulated(run)]
@@ -114,7 +114,13 @@ def places(runs: Path) -> list[Place]:
         )
     simulated = {_key(run): run for run in records if _is_simulated(run)}
     trained = _trained(real[0])
-    target = load_targets(runs)[JUDGED_AT]
+    for run in records:
+        if _trained(run) is not trained:
+            raise UserError(
+                f"{run.folder} is of another task, model or number of workers than "
+                f"{real[0].folder}: move one of them away"
+            )
+    target = targets_of(runs)[JUDGED_AT]
     profile = Profile.load(runs / PROFILE)
     by_net: dict[str, list[Run]] = {}
     for run in real:
@@ -187,11 +193,13 @@ def _said(firsts: Sequence[str]) -> str:
 
 
 def _trained(run: Run) -> Trained:
-    task, workers = run.config["names"]["task"], run.config["workers"]
+    workers, model = run.config["workers"], run.config["model"]
     for trained in load()[1]:
-        if (trained.task, trained.workers) == (task, workers):
+        if trained.task in run.called and (trained.workers, trained.model) == (workers, model):
             return trained
-    raise UserError(f"the map has no training of {task} with {workers} workers")
+    raise UserError(
+        f"{run.folder}: the map has no training of {run.called[1]} with {workers} workers"
+    )
 
 
 def _place(

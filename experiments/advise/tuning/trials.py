@@ -3,7 +3,8 @@ contestant and network.
 
     target    the median final accuracy of the tuned baseline, less 2, 1, 0.5 and 0.2 points
     best      the trial whose first evaluation at the target one point below is the soonest; where
-              no trial gets there, that of the highest final accuracy
+              no trial gets there, that of the highest final accuracy; of a contestant, or of an
+              algorithm, which may have several
 
 All accuracies are those of the examples that tune (`data.for_tuning`). The seeds are tuning's, too.
 A trial that diverged has reached no target, as a run that scores.
@@ -72,6 +73,11 @@ class Trial:
     folder: Path
     evaluations: Sequence[MetricsRow]
     place: str | None = None
+
+    @property
+    def algo(self) -> str:
+        """As its words say; the contestant's name where they do not."""
+        return values_of(self.words.split()).get("algo", self.contestant)
 
     @property
     def at(self) -> str:
@@ -214,7 +220,7 @@ def _own_net(words: _Words) -> str:
 
 def best_final(trials: Iterable[Trial]) -> Trial:
     """The baselines' trial of the highest final accuracy. Raises `UserError` without a baseline."""
-    own = [t for t in trials if values_of(t.words.split()).get("algo") == _BASELINE]
+    own = [trial for trial in trials if trial.algo == _BASELINE]
     if not own:
         raise UserError(
             f"targets are set by a baseline, and no contestant has algo={_BASELINE}: add one"
@@ -238,14 +244,14 @@ def final_targets(trials: Iterable[Trial]) -> dict[float, float]:
 
 
 def best_by_network(
-    trials: Iterable[Trial], target: float
+    trials: Iterable[Trial], target: float, *, by_algo: bool = False
 ) -> dict[tuple[str, str], tuple[Trial, Sequence[Trial]]]:
-    """The best trial of each contestant and network, or place, and all that it had, in the order of
-    `trials`.
+    """The best trial of each contestant, or of each algorithm, and network, or place, and all that
+    it had, in the order of `trials`.
     """
     groups: dict[tuple[str, str], list[Trial]] = {}
     for trial in trials:
-        groups.setdefault((trial.contestant, trial.at), []).append(trial)
+        groups.setdefault((trial.algo if by_algo else trial.contestant, trial.at), []).append(trial)
     return {
         key: (min(own, key=lambda t: (t.time_s(target), -t.final)), own)
         for key, own in groups.items()
@@ -259,19 +265,20 @@ def chosen(
     `target`.
     """
     settings: dict[str, list[str]] = {}
-    for (contestant, _), (trial, _) in sorted(best.items()):
+    for trial, _ in sorted(best.values(), key=lambda own: (own[0].contestant, own[0].at)):
         words = [word for word in trial.words.split() if not word.startswith("net=")]
         own = " ".join([*words, f"net={trial.net}", f"target_accuracy={target}"])
-        if own not in settings.setdefault(contestant, []):
-            settings[contestant].append(own)
+        if own not in settings.setdefault(trial.contestant, []):
+            settings[trial.contestant].append(own)
     return settings
 
 
 def at_edge(best: Trial, tried: Sequence[Trial]) -> dict[str, str]:
-    """The numbers of `best` that are the least or the greatest that was tried, "lowest" or
-    "highest" by field.
+    """The numbers of `best` that are the least or the greatest that its contestant tried, "lowest"
+    or "highest" by field.
     """
-    chosen, others = _numbers(best.words), [_numbers(trial.words) for trial in tried]
+    own = [trial for trial in tried if trial.contestant == best.contestant]
+    chosen, others = _numbers(best.words), [_numbers(trial.words) for trial in own]
     edges = {}
     for field, value in chosen.items():
         values = [other[field] for other in others if field in other]

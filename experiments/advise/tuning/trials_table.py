@@ -17,9 +17,9 @@ Best = Mapping[tuple[str, str], tuple[Trial, Sequence[Trial]]]
 
 
 def page(best: Best, target: float, where: str = "networks") -> str:
-    """What was chosen for each contestant and network, or whatever `where` calls it; which chosen
-    values are the lowest or highest tried; and every trial with its times. `target` is that of the
-    choice.
+    """What was chosen for each contestant, or algorithm, and network, or whatever `where` calls it;
+    which chosen values are the lowest or highest tried; and every trial with its times. `target` is
+    that of the choice.
     """
     nets = sorted({net for _, net in best})
     return "\n\n".join(
@@ -42,42 +42,44 @@ def _setting(trial: Trial) -> str:
 
 def _chosen(best: Best, where: str) -> str:
     nets: dict[tuple[str, str], list[str]] = {}
-    for (contestant, net), (trial, _) in sorted(best.items()):
-        nets.setdefault((contestant, _setting(trial)), []).append(net)
+    for (_, net), (trial, _) in sorted(best.items()):
+        nets.setdefault((trial.contestant, _setting(trial)), []).append(net)
     rows = [[contestant, ", ".join(own), setting] for (contestant, setting), own in nets.items()]
     return markdown.table(["contestant", where, "chosen"], rows)
 
 
 def _edges(best: Best, where: str) -> str:
     found = Counter(
-        (contestant, field, edge)
-        for (contestant, _), (trial, tried) in best.items()
+        (trial.contestant, field, edge)
+        for trial, tried in best.values()
         for field, edge in at_edge(trial, tried).items()
         if field not in _NOT_TUNED
     )
     rows = [[*key, str(number)] for key, number in sorted(found.items())]
     with_one = {contestant for contestant, _, _ in found}
-    told = f"{len(with_one)} of {counted(len({name for name, _ in best}), 'contestant')} have one."
+    known = {trial.contestant for trial, _ in best.values()}
+    told = f"{len(with_one)} of {counted(len(known), 'contestant')} have one."
     return f"{markdown.table(['contestant', 'field', 'is the', where], rows, 'lllr')}\n\n{told}"
 
 
 def _all(best: Best, nets: Sequence[str], target: float) -> str:
     by_setting: dict[tuple[str, str], dict[str, Trial]] = {}
+    stars = [trial for trial, _ in best.values()]
     for _, tried in best.values():
         for trial in tried:
             by_setting.setdefault((trial.contestant, _setting(trial)), {})[trial.at] = trial
     rows = []
     for (contestant, setting), own in sorted(by_setting.items()):
-        cells = [_cell(own.get(net), best.get((contestant, net)), target) for net in nets]
+        cells = [_cell(own.get(net), stars, target) for net in nets]
         final = next(iter(own.values())).final
         rows.append([contestant, setting, *cells, f"{final:.4f}"])
     headers = ["contestant", "setting", *nets, "final accuracy"]
     return markdown.table(headers, rows, "ll" + "r" * (len(nets) + 1))
 
 
-def _cell(trial: Trial | None, chosen: tuple[Trial, object] | None, target: float) -> str:
+def _cell(trial: Trial | None, stars: Sequence[Trial], target: float) -> str:
     if trial is None:
         return "-"
     time_s = trial.time_s(target)
     said = "missed" if math.isinf(time_s) else significant(time_s)
-    return f"{said} *" if chosen is not None and chosen[0] is trial else said
+    return f"{said} *" if any(trial is star for star in stars) else said

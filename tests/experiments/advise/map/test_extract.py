@@ -214,5 +214,13 @@ def test_a_folder_of_unlike_runs_is_refused(tmp_path, word):
 def test_a_folder_of_targets_alone_is_refused(tmp_path):
     tried(tmp_path, "algo=qsgd")
     scored(tmp_path, "algo=qsgd", seeds=())
-    with pytest.raises(UserError, match="map_mnist5k_w4 has targets and no runs"):
+    with pytest.raises(UserError, match="map_mnist5k_w4 has no runs"):
+        extracted(tmp_path)
+
+
+def test_runs_without_targets_are_not_left_out_silently(tmp_path):
+    tried(tmp_path, "algo=qsgd")
+    scored(tmp_path, "algo=qsgd")
+    (tmp_path / "map_mnist5k_w4/targets.yaml").unlink()
+    with pytest.raises(UserError, match=r"map_mnist5k_w4 has no targets\.yaml: copy there"):
         extracted(tmp_path)

@@ -35,9 +35,11 @@ def write(
         write_by("sim", runs, training, simulated)
 
 
-def write_by(backend: str, runs: Path, training, slower: float, *, seeds=STEPS, net="slow_tcp"):
+def write_by(
+    backend: str, runs: Path, training, slower: float, *, seeds=STEPS, net="slow_tcp", model="mlp"
+):
     """Runs of one kind of workers."""
-    words = [*COMMON, f"backend={backend}", *training.words.split(), f"net={net}"]
+    words = [*COMMON, f"backend={backend}", *training.words.split(), f"net={net}", f"model={model}"]
     config = plain(compose_config(words))
     for seed in seeds:
         folder = runs / f"{backend}_{training.algo}_{net}_{seed}"
@@ -116,6 +118,7 @@ def test_a_lead_that_is_lost_on_real_workers_does_not_agree(runs):
         ({"simulated": None}, "has no run of simulated workers beside it"),
         ({"seeds": (0, 1)}, "other seeds than others on slow_tcp"),
         ({"net": "none"}, "is on no network"),
+        ({"model": "cnn"}, "is of another task, model or number of workers than"),
     ],
 )
 def test_what_is_no_point_of_the_map_is_refused(runs, how, said):
@@ -134,6 +137,13 @@ def test_a_simulated_run_that_diverged_has_no_time(runs):
     assert np.isinf(place.timed[1].simulated_s).all()
     assert np.isfinite(place.timed[1].real_s).all()
     page([place])
+
+
+def test_targets_are_wanted(runs):
+    write(runs, BASELINE)
+    (runs / "targets.yaml").unlink()
+    with pytest.raises(UserError, match=r"has no targets\.yaml"):
+        places(runs)
 
 
 def test_all_reduce_is_wanted(runs):
