@@ -81,10 +81,10 @@ class Run:
 def extract(runs: Path, file: Path = FILE) -> None:
     """Write `file` from the records in `runs`.
 
-    Raises `UserError` for a folder without targets, for records of a dirty tree, for runs that are not done, cannot be read, have
-    no trial or another configuration than their trial, for two of one setting and seed, for a
-    folder of unlike runs or of another task or number of workers than its name says, and where
-    settings have other seeds than others.
+    Raises `UserError` for a folder without targets, for records of a dirty tree, for runs that are
+    not done, cannot be read, have no trial or another configuration than their trial, for two of
+    one setting and seed, for a folder of unlike runs or of another task or number of workers than
+    its name says, and where settings have other seeds than others.
     """
     folders = sorted(
         (task, int(workers), folder)

@@ -40,7 +40,7 @@ PROFILE = "profiles/allreduce.yaml"
 COMMAND = "python -m experiments.locate --real results/runs/map_real --page results/map/real.md"
 
 _LEADS_OF_NONE = ("-", "-", "-", "-", "-")
-"""All-reduce's before itself, and those where it misses the target."""
+"""All-reduce's before itself, and those of which one side misses the target."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +54,11 @@ class Timed:
     real_s: Array
     simulated_s: Array
     map_s: Array
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether the median of the seeds is no miss."""
+        return math.isfinite(np.median(self.steps))
 
 
 By = Literal["real", "simulated", "map"]
@@ -82,12 +87,20 @@ class Place:
         error = 1 + max(prediction_errors().values())
         return low / error <= said <= high * error
 
+    @property
+    def leading(self) -> list[Timed]:
+        """Those that have a lead to compare: none of what the target is missed by, itself or
+        all-reduce.
+        """
+        baseline, *others = self.timed
+        return [own for own in others if own.is_reached and baseline.is_reached]
+
     def firsts(self, by: By) -> list[str]:
-        """Who is first, by medians, and after it who ties with it."""
+        """Who is first, by medians, and after it who ties with it: none whose median is a miss."""
         times = {own.training.algo: _seconds(own, by) for own in self.timed}
         first = min(times, key=lambda algo: float(np.median(times[algo])))
         error = 0.0 if by == "real" else max(prediction_errors().values())
-        others = [algo for algo in times if algo != first]
+        others = [algo for algo in times if algo != first and np.isfinite(np.median(times[algo]))]
         return [first] + [
             algo
             for algo in others
@@ -173,7 +186,7 @@ def page(found: Sequence[Place]) -> str:
 
 def _who_is_first(found: Sequence[Place]) -> list[str]:
     lines = []
-    others = [(place, own) for place in found for own in place.timed[1:]]
+    others = [(place, own) for place in found for own in place.leading]
     for by, whose in _MODELS:
         firsts = sum(place.firsts(by)[0] in place.firsts("real") for place in found)
         leads = sum(place.agrees(own, by) for place, own in others)
@@ -304,13 +317,22 @@ def _row(place: Place, own: Timed) -> list[str]:
     leads = [f"{significant(ratio)} ({significant(low)} to {significant(high)})"]
     for by, _ in _MODELS:
         leads += [significant(place.lead(own, by)[0]), "yes" if place.agrees(own, by) else "no"]
+    has_lead = any(own is other for other in place.leading) and not math.isnan(low)
     return [
         place.net,
         significant(place.job.rho),
         significant(place.job.lambda_),
         own.training.algo,
-        f"{np.median(own.steps):g}",
-        *(significant(seconds) for seconds in (real_s, *models_s)),
-        *(significant(real_s / seconds) for seconds in models_s),
-        *(_LEADS_OF_NONE if own is place.timed[0] or math.isnan(low) else leads),
+        f"{np.median(own.steps):g}" if own.is_reached else "missed",
+        *(_said_s(seconds) for seconds in (real_s, *models_s)),
+        *(_ratio(real_s, seconds) for seconds in models_s),
+        *(leads if has_lead else _LEADS_OF_NONE),
     ]
+
+
+def _said_s(seconds: float) -> str:
+    return significant(seconds) if math.isfinite(seconds) else "-"
+
+
+def _ratio(real_s: float, seconds: float) -> str:
+    return significant(real_s / seconds) if math.isfinite(real_s + seconds) else "-"
