@@ -236,9 +236,9 @@ def test_an_algorithm_has_the_best_of_all_its_contestants():
 
 
 def test_two_files_with_a_contestant_of_one_name_are_refused(tmp_path, monkeypatch):
-    words = ["draw", "map_sgd", "map_cnn", "--trials=1", f"--out={tmp_path}"]
+    words = ["draw", "map_sgd", "map_adam", "--trials=1", f"--out={tmp_path}"]
     monkeypatch.setattr(sys, "argv", ["equal_tuning", *words])
-    with pytest.raises(UserError, match="^map_cnn has allreduce, as a file before it: rename"):
+    with pytest.raises(UserError, match="^map_adam has allreduce, as a file before it: rename"):
         main()
 
 
