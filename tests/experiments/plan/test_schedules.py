@@ -49,7 +49,7 @@ def test_a_scale_is_refused_where_the_schedule_sets_the_rate():
 @pytest.mark.parametrize("words", [("lr_scale=1e300",), ("optim.lr=1e30", "lr_scale=1e9")])
 def test_a_learning_rate_beyond_float32_is_refused(words):
     """Torch would end the rehearsal with a message of its own."""
-    with pytest.raises(UserError, match=r"^the learning rate is \S+, with .*float32 ends at 3.4e38"):
+    with pytest.raises(UserError, match=r"^the learning rate is \S+, with .*float32 ends at"):
         make_plan(compose_config(["algo=allreduce", *words]), Path())
     assert make_plan(compose_config(["algo=allreduce", "lr_scale=1e30"]), Path()).lr_scale == 1e30
 

@@ -37,7 +37,14 @@ def write(
 
 
 def write_by(
-    backend: str, runs: Path, training, slower: float, *, seeds=STEPS, net="slow_tcp", more=("workers=8",)
+    backend: str,
+    runs: Path,
+    training,
+    slower: float,
+    *,
+    seeds=STEPS,
+    net="slow_tcp",
+    more=("workers=8",),
 ):
     """Runs of one kind of workers."""
     words = [*COMMON, f"backend={backend}", *training.words.split(), f"net={net}", *more]

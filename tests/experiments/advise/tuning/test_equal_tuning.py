@@ -231,14 +231,16 @@ def test_an_algorithm_has_the_best_of_all_its_contestants():
     assert chosen(best, 0.8) == {"by_adamw": [f"{other.words} net=wan target_accuracy=0.8"]}
     assert at_edge(other, trials) == {}  # no other trial is drawn from its ranges
     table = page(best, 0.8)
-    assert "| by_adamw | wan | lr_scale=9 |" in table and "| by_adamw | lr_scale=9 | 2.00 * |" in table
+    assert (
+        "| by_adamw | wan | lr_scale=9 |" in table and "| by_adamw | lr_scale=9 | 2.00 * |" in table
+    )
     assert table.count(" * |") == 1
 
 
 def test_two_files_with_a_contestant_of_one_name_are_refused(tmp_path, monkeypatch):
     words = ["draw", "map_sgd", "map_adam", "--trials=1", f"--out={tmp_path}"]
     monkeypatch.setattr(sys, "argv", ["equal_tuning", *words])
-    with pytest.raises(UserError, match="^map_adam has allreduce, as a file before it: rename"):
+    with pytest.raises(UserError, match=r"^map_adam has allreduce, as a file before it: rename"):
         main()
 
 
