@@ -87,13 +87,10 @@ class Place:
         error = 1 + max(prediction_errors().values())
         return low / error <= said <= high * error
 
-    @property
-    def leading(self) -> list[Timed]:
-        """Those that have a lead to compare: none of what the target is missed by, itself or
-        all-reduce.
-        """
-        baseline, *others = self.timed
-        return [own for own in others if own.is_reached and baseline.is_reached]
+    def has_lead(self, own: Timed) -> bool:
+        """Whether it can be compared with all-reduce: it is another one, and both get there."""
+        baseline = self.timed[0]
+        return own is not baseline and own.is_reached and baseline.is_reached
 
     def firsts(self, by: By) -> list[str]:
         """Who is first, by medians, and after it who ties with it: none whose median is a miss."""
@@ -186,7 +183,7 @@ def page(found: Sequence[Place]) -> str:
 
 def _who_is_first(found: Sequence[Place]) -> list[str]:
     lines = []
-    others = [(place, own) for place in found for own in place.leading]
+    others = [(place, own) for place in found for own in place.timed if place.has_lead(own)]
     for by, whose in _MODELS:
         firsts = sum(place.firsts(by)[0] in place.firsts("real") for place in found)
         leads = sum(place.agrees(own, by) for place, own in others)
@@ -317,22 +314,17 @@ def _row(place: Place, own: Timed) -> list[str]:
     leads = [f"{significant(ratio)} ({significant(low)} to {significant(high)})"]
     for by, _ in _MODELS:
         leads += [significant(place.lead(own, by)[0]), "yes" if place.agrees(own, by) else "no"]
-    has_lead = any(own is other for other in place.leading) and not math.isnan(low)
+    ratios = [real_s / seconds if math.isfinite(seconds) else math.inf for seconds in models_s]
     return [
         place.net,
         significant(place.job.rho),
         significant(place.job.lambda_),
         own.training.algo,
         f"{np.median(own.steps):g}" if own.is_reached else "missed",
-        *(_said_s(seconds) for seconds in (real_s, *models_s)),
-        *(_ratio(real_s, seconds) for seconds in models_s),
-        *(leads if has_lead else _LEADS_OF_NONE),
+        *(_finite(number) for number in (real_s, *models_s, *ratios)),
+        *(leads if place.has_lead(own) and not math.isnan(low) else _LEADS_OF_NONE),
     ]
 
 
-def _said_s(seconds: float) -> str:
-    return significant(seconds) if math.isfinite(seconds) else "-"
-
-
-def _ratio(real_s: float, seconds: float) -> str:
-    return significant(real_s / seconds) if math.isfinite(real_s + seconds) else "-"
+def _finite(number: float) -> str:
+    return significant(number) if math.isfinite(number) else "-"

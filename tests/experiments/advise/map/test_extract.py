@@ -214,7 +214,7 @@ def test_a_folder_of_unlike_runs_is_refused(tmp_path, word):
 def test_a_folder_of_targets_alone_is_refused(tmp_path):
     tried(tmp_path, "algo=qsgd")
     scored(tmp_path, "algo=qsgd", seeds=())
-    with pytest.raises(UserError, match="map_mnist5k_w4 has no runs"):
+    with pytest.raises(UserError, match="map_mnist5k_w4 has no runs: run the part that scores"):
         extracted(tmp_path)
 
 
