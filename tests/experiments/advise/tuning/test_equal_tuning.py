@@ -45,6 +45,7 @@ TRIALS = {
     "partitions": "partitions",
     "partitions/batch_norm": "batch_norm",
     "map/fashion_mnist": "map_sgd map_sgd_optimizers",
+    "map/fashion_mnist_cnn": "map_cnn map_cnn_optimizers",
 }
 """Folders of `RESULTS`, and whose trials they have: files of conf/contestants."""
 
@@ -154,7 +155,7 @@ def test_every_contestant_is_a_run():
     unlike = {}  # many are in several files
     for name in conf.files(draws.FOLDER):
         contestants = read_contestants(name)
-        assert "allreduce" in contestants or name == "map_sgd_optimizers"  # beside map_sgd
+        assert "allreduce" in contestants or name.endswith("_optimizers")
         unlike |= {f"{own.words} {' '.join(own.ranges)}": own for own in contestants.values()}
     for [words] in draw(unlike, 1).values():
         config = compose_config(["schedule=cosine", *words.split()])
