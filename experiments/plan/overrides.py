@@ -205,13 +205,25 @@ def with_saved_overrides(arguments: Sequence[str]) -> list[str]:
         return list(arguments)
     run = Path(given["resume"])
     try:
-        saved = json.loads((run / "environment.json").read_text())["overrides"]
-    except (OSError, ValueError, KeyError) as error:
+        saved = saved_overrides(run)
+    except ValueError as error:
         raise UserError(f"resume={run}: that is no folder of a run ({error})") from error
-    kept = [str(override) for override in saved if read_word(str(override)).key not in given]
+    kept = [override for override in saved if read_word(override).key not in given]
     for override in kept:
         _check_stranger(override, run)
     return kept + list(arguments)
+
+
+def saved_overrides(folder: Path) -> list[str]:
+    """The words of the run in `folder`, in their order. Raises `ValueError` where none are kept."""
+    file = folder / "environment.json"
+    try:
+        saved = json.loads(file.read_text())["overrides"]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise ValueError(f"{file} does not say what was run: {error}") from error
+    if not (isinstance(saved, list) and all(isinstance(word, str) for word in saved)):
+        raise ValueError(f"{file} does not say what was run: its overrides are no list of words")
+    return saved
 
 
 def _check_stranger(override: str, run: Path) -> None:

@@ -26,7 +26,7 @@ import yaml
 
 from experiments.advise.map.trainings import Goal
 from experiments.advise.tuning.trials import JUDGED_AT, evaluations_of
-from experiments.plan.overrides import values_of
+from experiments.plan.overrides import saved_overrides, values_of
 from experiments.report.configurations import check_alike, differing, read_config
 from experiments.report.tuned import load_targets
 from experiments.runs.load import load_config
@@ -132,13 +132,15 @@ def targets_of(folder: Path) -> dict[float, float]:
 
 def _run(file: Path) -> Run:
     try:
-        environment = json.loads(file.read_text())
-        is_dirty, commit = environment["git_dirty"], environment["git_commit"]
-        words = [str(word) for word in environment["overrides"]]
-        seed = int(values_of(words)["seed"])
-    except (OSError, ValueError, TypeError, KeyError) as error:
+        words = saved_overrides(file.parent)
+    except ValueError as error:
+        raise UserError(f"{error}: leave that run out") from error
+    try:
+        environment, seed = json.loads(file.read_text()), int(values_of(words)["seed"])
+        is_dirty, commit = environment["git_dirty"], str(environment["git_commit"])
+    except (ValueError, KeyError) as error:
         raise UserError(
-            f"{file} does not say what was run ({error}): leave that run out"
+            f"{file} does not say its seed or its commit ({error}): leave that run out"
         ) from error
     if is_dirty:
         raise UserError(f"{file.parent} is of a dirty tree: run it again from a commit")

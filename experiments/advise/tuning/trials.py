@@ -12,7 +12,6 @@ A trial that diverged has reached no target, as a run that scores.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import statistics
@@ -21,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.advise.tuning.draws import Settings
-from experiments.plan.overrides import values_of
+from experiments.plan.overrides import saved_overrides, values_of
 from experiments.report.configurations import differing, read_config
 from experiments.report.tuned import POINTS
 from experiments.runs.load import load_rows
@@ -107,7 +106,7 @@ def load_trials(settings: Settings, folder: Path) -> list[Trial]:
     known = _by_words(settings)
     trials, found = [], dict[_Run, Path]()
     for file in sorted(folder.rglob("environment.json")):
-        given = _given(file)
+        given = _given(file.parent)
         if "data.for_tuning=true" not in given:
             raise UserError(f"{file.parent} is no trial: it has not data.for_tuning=true")
         record = read_record(file.parent, is_held=False)
@@ -167,14 +166,12 @@ def load_tried(settings: Settings, folder: Path) -> list[Trial]:
     return trials
 
 
-def _given(environment: Path) -> list[str]:
+def _given(folder: Path) -> list[str]:
     """The words of a run."""
     try:
-        return [str(word) for word in json.loads(environment.read_text())["overrides"]]
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise UserError(
-            f"{environment} does not say what was run ({error}): leave that run out"
-        ) from error
+        return saved_overrides(folder)
+    except ValueError as error:
+        raise UserError(f"{error}: leave that run out") from error
 
 
 def _said(text: str, net: str, seed: str | None = None) -> str:

@@ -8,12 +8,12 @@ A folder of records is *pure* if all are of one commit and of a clean tree.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from experiments.runs.load import load_environment
 from host import markdown
 from host.words import counted
 
@@ -52,7 +52,7 @@ def provenance(folder: Path) -> Provenance:
     """Of all records at or below `folder`."""
     clean, dirty = Counter[str](), Counter[str]()
     for file in sorted(folder.rglob("summary.json")):
-        commit, is_dirty = _commit(file.parent / "environment.json")
+        commit, is_dirty = _commit(file.parent)
         (dirty if is_dirty else clean)[commit] += 1
     return Provenance(name=folder.name, clean=clean, dirty=dirty)
 
@@ -90,11 +90,7 @@ def page(folders: Sequence[Provenance], root: Path, archives: Iterable[str]) -> 
     )
 
 
-def _commit(file: Path) -> tuple[str, bool]:
+def _commit(run: Path) -> tuple[str, bool]:
     """The commit, and whether its tree was dirty; a record that does not say is of none."""
-    try:
-        fields = json.loads(file.read_text())
-    except (OSError, ValueError):
-        fields = {}
-    commit = fields.get("git_commit") or _UNKNOWN
-    return commit[:_DIGITS], bool(fields.get("git_dirty", True))
+    facts = load_environment(run)
+    return str(facts.get("git_commit") or _UNKNOWN)[:_DIGITS], bool(facts.get("git_dirty", True))

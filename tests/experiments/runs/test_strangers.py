@@ -102,6 +102,13 @@ def test_a_record_that_names_foreign_code_is_refused(tmp_path, override, said):
         with_saved_overrides([f"resume={tmp_path}"])
 
 
+@pytest.mark.parametrize("text", ["[]", "7", "{}", '{"overrides": 5}', '{"overrides": "seed=1"}'])
+def test_a_record_that_does_not_say_its_words_is_no_run(tmp_path, text):
+    (tmp_path / "environment.json").write_text(text)
+    with pytest.raises(UserError, match="that is no folder of a run"):
+        with_saved_overrides([f"resume={tmp_path}"])
+
+
 def test_what_a_record_may_name(tmp_path, monkeypatch):
     (tmp_path / "mine.py").touch()
     monkeypatch.chdir(tmp_path)

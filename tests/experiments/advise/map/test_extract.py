@@ -124,7 +124,9 @@ def test_a_run_that_diverged_misses_all_targets(tmp_path):
     ("name", "text", "said"),
     [
         ("environment.json", '{"overr', r"environment\.json does not say what was run"),
-        ("environment.json", '{"overrides": []}', r"environment\.json does not say what was run"),
+        ("environment.json", "[]", r"environment\.json does not say what was run"),
+        ("environment.json", '{"overrides": 5}', r"environment\.json does not say what was run"),
+        ("environment.json", '{"overrides": []}', r"environment\.json does not say its seed"),
         ("config.yaml", "algo: {_targ", r"config\.yaml is no whole configuration of a run"),
         ("config.yaml", "algo: {}\n", r"config\.yaml is no whole configuration of a run"),
         ("config.yaml", None, r"config\.yaml is no whole configuration of a run"),

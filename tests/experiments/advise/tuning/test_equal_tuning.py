@@ -359,7 +359,7 @@ def test_records_that_do_not_say_what_was_run_or_where_are_refused(tmp_path):
     record(tmp_path / "run", [TUNED, "algo=qsgd", "seed=0"])
     with pytest.raises(UserError, match="run does not say its network: run it with net=NAME"):
         load_trials({"a": ["algo=qsgd"]}, tmp_path)
-    for text in ('{"overr', "{}", "[]"):
+    for text in ('{"overr', "{}", "[]", '{"overrides": "algo=qsgd"}', '{"overrides": [1]}'):
         (tmp_path / "run/environment.json").write_text(text)
         with pytest.raises(UserError, match=r"environment\.json does not say what was run"):
             load_trials({"a": ["algo=qsgd"]}, tmp_path)
