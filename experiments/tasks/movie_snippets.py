@@ -27,6 +27,8 @@ MEMBERS = ("hutto_ICWSM_2014.tar.gz", "movieReviewSnippets_GroundTruth.txt")
 SHA256 = "c8293b0d942e90e223ea2c0955d969040d1a1be514a978b9af0698940bd13350"
 MAX_TOKENS = 48
 """Longer texts are cut."""
+SNIPPETS = f"{SHA256[:16]}-{MAX_TOKENS}"
+"""By what the texts and their tokens are known in the cache."""
 SIZES = (8_000, 1_000, 1_072)
 """Of the training, validation and test parts."""
 
@@ -49,10 +51,11 @@ class MovieSnippets(Classification):
 
     def load(self) -> TaskData:
         """Reads the splits; raises UserError if the texts or the vocabulary cannot be had."""
-        snippets = cached(
-            f"movie_snippets-{SHA256[:16]}-{MAX_TOKENS}", lambda: encode(*parse(self.content()))
-        )
-        return TaskData(*shuffled(snippets, sizes=SIZES, seed=0))
+        return TaskData(*shuffled(self.snippets(), sizes=SIZES, seed=0))
+
+    def snippets(self) -> Split:
+        """All of them; raises UserError if the texts or the vocabulary cannot be had."""
+        return cached(f"movie_snippets-{SNIPPETS}", lambda: encode(*parse(self.content())))
 
     def inputs(self, x: Tensor) -> Tensor:
         """Tokens int16 [..., MAX_TOKENS] as int64."""

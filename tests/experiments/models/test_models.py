@@ -14,10 +14,11 @@ from experiments.models.bigru import BiGRU
 from experiments.models.char_transformer import CharTransformer
 from experiments.models.cnn import CNN
 from experiments.models.fast_text import FastText
-from experiments.models.minilm import MiniLM
+from experiments.models.minilm import MiniLM, MiniLMTop
 from experiments.models.mlp import MLP
 from experiments.models.resnet import ResNet18
 from experiments.tasks import word_pieces
+from experiments.tasks.sentence_encoder import lower_states
 from tests.experiments.installed import skip_without_minilm
 from tests.paths import ROOT
 
@@ -46,6 +47,8 @@ def example(model: type[nn.Module], num_examples: int) -> Tensor:
         return torch.randint(7, (num_examples, 9))
     if model in (FastText, MiniLM):
         return texts(num_examples)
+    if model is MiniLMTop:
+        return torch.randn(num_examples, 12, 384)
     return torch.randn(num_examples, 3 if model is ResNet18 else 1, 28, 28)
 
 
@@ -139,7 +142,7 @@ SMALL = {p for p in CONF.glob("model/*.yaml") if p.stem not in LARGE} - {OWN}
 
 @pytest.mark.parametrize("path", sorted(SMALL), ids=lambda p: p.stem)
 def test_every_model_yaml(path: Path):
-    if path.stem == "minilm":
+    if path.stem.startswith("minilm"):
         skip_without_minilm()
     net = instantiate(OmegaConf.load(path), num_classes=7)
     # A variant's file adds to the name of its class, as mlp_layer_norm does.
@@ -267,6 +270,30 @@ def test_stacked_minilms_are_computed_one_after_the_other():
     obstacle = why_not_stacked(net, x)
     assert obstacle is not None and "data-dependent control flow" in obstacle
     rows = StackedModel(net, 2, stacking=Stacking(way="loop"))(torch.stack([x, x.flip(0)]))
+    torch.testing.assert_close(rows[0], net(x))
+    torch.testing.assert_close(rows[1], rows[0].flip(0))
+
+
+def test_the_top_of_minilm_on_what_is_below_is_minilm():
+    skip_without_minilm()
+    whole, top = MiniLM().eval(), MiniLMTop().eval()
+    top.classifier = whole.classifier
+    x = texts(3)
+    x[1, 5:] = 0
+    below = torch.from_numpy(lower_states(x.numpy())).float()
+    with torch.no_grad():
+        torch.testing.assert_close(top(below), whole(x), rtol=1e-2, atol=1e-3)  # of float16
+        torch.testing.assert_close(top(below[:, :9]), top(below))
+        assert (top(below) - top(below.flip(1))).abs().max() < 1e-5  # places are in the states
+        assert top(torch.zeros(1, 4, 384)).isfinite().all()
+    assert sum(p.numel() for p in top.parameters()) == 1_775_234
+
+
+def test_stacked_tops_of_minilm_are_computed_at_once():
+    skip_without_minilm()
+    net, x = MiniLMTop(), torch.randn(2, 5, 384)  # in training mode: it has no dropout
+    assert why_not_stacked(net, x) is None
+    rows = StackedModel(net, 2, stacking=Stacking(way="vmap"))(torch.stack([x, x.flip(0)]))
     torch.testing.assert_close(rows[0], net(x))
     torch.testing.assert_close(rows[1], rows[0].flip(0))
 

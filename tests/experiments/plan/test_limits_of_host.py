@@ -127,6 +127,7 @@ def test_where_a_run_computes_decides_whether_it_needs_a_gpu(words, asks, monkey
         ("transformers", ["task=jane_austen", "model=gpt2_small", "model.vocabulary=81"],
          "this model is of the library transformers"),
         ("safetensors", ["task=movie_snippets", "model=minilm"], "MiniLM needs transformers and"),
+        ("transformers", ["task=movie_states", "model=minilm_top"], "MiniLM needs transformers"),
         ("tokenizers", ["task=text", "task.path=x", "task.tokenizer=y", "model=gpt2_small"],
          "texts need the library tokenizers"),
         ("tokenizers", ["task=glue", "task.name=rte", "task.root=x", "model=bert_base"],

@@ -32,6 +32,7 @@ STORED = {
     "mnist5k": (np.zeros((3, 28, 28), np.uint8), np.zeros(3, np.int64)),
     "fashion_mnist": (np.zeros((3, 28, 28), np.uint8), np.zeros(3, np.int64)),
     "movie_snippets": (np.full((3, 48), 101, np.int16), np.zeros(3, np.int64)),
+    "movie_states": (np.ones((3, 48, 384), np.float16), np.zeros(3, np.int64)),
     "spoken_digits": (np.ones((3, 92, 14), np.float32), np.zeros(3, np.int64)),
     "jane_austen": (np.zeros((3, 128), np.uint8), np.zeros((3, 128), np.int64)),
 }
@@ -123,6 +124,8 @@ def test_a_task_that_makes_other_examples_takes_any_model():
 
 REFUSED = [
     (["task=jane_austen"], "model=cnn does not take examples of task=jane_austen: choose model="),
+    (["task=movie_states", "model=minilm"], "choose model=minilm_top, or one of your own"),
+    (["task=movie_snippets", "model=minilm_top"], "choose model=minilm or fast_text or bert_base"),
     (["task=mnist5k", "model=bigru"], "choose model=cnn or mlp, or one of your own"),
     (["task=mnist5k", "+model.num_classes=7"], "give model.num_classes=10"),
     (["model=resnet18", "task=cifar100", "task.root=x"], "give model.num_classes=100"),

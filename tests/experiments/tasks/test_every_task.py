@@ -19,6 +19,9 @@ OF_OWN_DATA = (
 )
 """Tested in `own`."""
 
+WITH_ITS_OWN_TEST = ("movie_states",)
+"""In `test_sequences.py`, by few examples: all of them take minutes."""
+
 NOT_THERE = ("could not be had", "dataset-fashion-mnist", word_pieces.INSTALL)
 
 
@@ -27,7 +30,7 @@ def make(name: str) -> Task:
 
 
 def test_every_task_has_a_row_and_a_yaml():
-    assert sorted([*ROWS, *OF_OWN_DATA]) == choices("task")
+    assert sorted([*ROWS, *OF_OWN_DATA, *WITH_ITS_OWN_TEST]) == choices("task")
 
 
 @pytest.mark.parametrize("name", ROWS)

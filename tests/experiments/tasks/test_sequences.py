@@ -14,13 +14,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from experiments.models.minilm import MiniLM
 from experiments.plan.compose import compose_config
-from experiments.tasks import jane_austen, movie_snippets, spoken_digits, word_pieces
+from experiments.tasks import jane_austen, movie_snippets, movie_states, spoken_digits, word_pieces
 from experiments.tasks.base import Split, Task, TaskData, shuffled
 from experiments.tasks.jane_austen import JaneAusten
 from experiments.tasks.movie_snippets import MovieSnippets
+from experiments.tasks.movie_states import MovieStates
 from experiments.tasks.spoken_digits import SpokenDigits
 from host.errors import UserError
+from tests.experiments.installed import skip_without_minilm
 
 
 def load(task: Task) -> TaskData:
@@ -102,6 +105,32 @@ def test_movie_snippets():
     assert (x[np.arange(8_000), lengths - 1] == 102).all()  # [SEP], also where a text was cut
     assert 0.4 < data.train.y.mean() < 0.6
     assert MovieSnippets().inputs(torch.from_numpy(x[:2])).dtype == torch.int64
+
+
+def test_states_of_snippets_are_those_of_the_same_texts(monkeypatch: pytest.MonkeyPatch):
+    skip_without_minilm()
+    texts = ["Dull.", "A fine film, if you have all night.", "Meh", "It is what it is, and well."]
+    tokens = movie_snippets.encode(texts, np.array([0, 1, 0, 1]))
+    monkeypatch.setattr(movie_snippets, "cached", lambda name, parse: tokens)
+    monkeypatch.setattr(movie_states, "cached", lambda name, parse: parse())
+    monkeypatch.setattr(movie_snippets, "SIZES", (2, 1, 1))
+    num_threads = torch.get_num_threads()
+    own, snippets = MovieStates().load(), MovieSnippets().load()
+    assert torch.get_num_threads() == num_threads
+    below = MiniLM().eval().encoder
+    below.encoder.layer = below.encoder.layer[:5]
+    for of_states, of_tokens in ((own.train, snippets.train), (own.test, snippets.test)):
+        x, ids = of_states.x, torch.from_numpy(of_tokens.x).long()
+        assert (x.shape, x.dtype) == ((*ids.shape, 384), np.float16) and x.flags.writeable
+        np.testing.assert_array_equal(of_states.y, of_tokens.y)
+        np.testing.assert_array_equal(
+            MovieStates().lengths(of_states), MovieSnippets().lengths(of_tokens)
+        )
+        with torch.no_grad():
+            states = below(input_ids=ids, attention_mask=(ids != 0).long()).last_hidden_state
+        expected = states * (ids != 0).unsqueeze(-1)
+        given = MovieStates().inputs(torch.from_numpy(x))
+        torch.testing.assert_close(given, expected, rtol=2e-3, atol=2e-3)  # of float16
 
 
 def digits_npz() -> bytes:
