@@ -11,8 +11,8 @@ baseline: baseline.yaml, the baselines' trial of the highest final accuracy, to 
     tuning seeds; all trials have one seed
 choose: targets.yaml, the median final accuracy of those runs, less 2, 1, 0.5 and 0.2 points;
     chosen.yaml, the setting of each contestant on each network; trials.md, a table of all trials;
-    with --on-map the setting of each algorithm, of all contestants that have it, at places of the
-    map of `experiments.locate` in place of networks
+    with --by-algorithm the setting of each algorithm, of all contestants that have it with as many
+    workers; with --on-map that at places of the map of `experiments.locate` in place of networks
 
 run: the settings of a file on networks (`none,wan`), unless they name one, with seeds (`0,1`); the
     same command goes on with what is not done
@@ -101,8 +101,9 @@ def _choose(settings: Settings, arguments: argparse.Namespace) -> None:
         from experiments.advise.map.trial_times import on_map
 
         tried, where = on_map(tried), "places"
-    best_there = trials.best_by_network(tried, judged_at, by_algo=arguments.on_map)
-    whose = "algorithm" if arguments.on_map else "contestant"
+    by_algo = arguments.by_algorithm or arguments.on_map
+    best_there = trials.best_by_network(tried, judged_at, by_algo=by_algo)
+    whose = "algorithm" if by_algo else "contestant"
     remark = f"{_COMMAND} choose: one setting for each {whose} and {where.removesuffix('s')}"
     save_settings(trials.chosen(best_there, judged_at), out / "chosen.yaml", remark)
     (out / "trials.md").write_text(page(best_there, judged_at, where))
@@ -128,7 +129,10 @@ def _parser() -> Parser:
                 "--baseline", type=Path, required=True, help="the folder of `baseline`'s runs"
             )
             own.add_argument(
-                "--on-map", action="store_true", help="for each algorithm and place of the map"
+                "--by-algorithm", action="store_true", help="of all its contestants the best trial"
+            )
+            own.add_argument(
+                "--on-map", action="store_true", help="so, for each place of the map"
             )
     return parser
 

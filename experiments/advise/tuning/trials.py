@@ -244,11 +244,14 @@ def best_by_network(
     trials: Iterable[Trial], target: float, *, by_algo: bool = False
 ) -> dict[tuple[str, str], tuple[Trial, Sequence[Trial]]]:
     """The best trial of each contestant, or of each algorithm, and network, or place, and all that
-    it had, in the order of `trials`.
+    it had, in the order of `trials`. A contestant of another number of workers than the others is
+    none of its algorithm's.
     """
     groups: dict[tuple[str, str], list[Trial]] = {}
     for trial in trials:
-        groups.setdefault((trial.algo if by_algo else trial.contestant, trial.at), []).append(trial)
+        is_apart = not by_algo or "workers" in values_of(trial.words.split())
+        whose = trial.contestant if is_apart else trial.algo
+        groups.setdefault((whose, trial.at), []).append(trial)
     return {
         key: (min(own, key=lambda t: (t.time_s(target), -t.final)), own)
         for key, own in groups.items()

@@ -40,7 +40,7 @@ from host.errors import UserError
 STUDIES = ("reference", "partitions", "map")
 RESULTS = Path(__file__).parents[4] / "results"
 TRIALS = {
-    "reference/fashion_mnist": "reference_fashion",
+    "reference/fashion_mnist": "reference_fashion reference_fashion_optimizers",
     "reference/movie_snippets": "reference_movies",
     "partitions": "partitions",
     "partitions/batch_norm": "batch_norm",
@@ -229,6 +229,9 @@ def test_an_algorithm_has_the_best_of_all_its_contestants():
     trials = [SLOW, GOOD, other]
     best = best_by_network(trials, 0.8, by_algo=True)
     assert best == {("allreduce", "wan"): (other, trials)}
+    alone = replace(other, contestant="one_worker", words="algo=allreduce workers=1 lr_scale=9")
+    apart = best_by_network([GOOD, alone], 0.8, by_algo=True)
+    assert [whose for whose, _ in apart] == ["allreduce", "one_worker"]
     assert chosen(best, 0.8) == {"by_adamw": [f"{other.words} net=wan target_accuracy=0.8"]}
     assert at_edge(other, trials) == {}  # no other trial is drawn from its ranges
     table = page(best, 0.8)
