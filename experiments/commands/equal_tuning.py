@@ -131,9 +131,7 @@ def _parser() -> Parser:
             own.add_argument(
                 "--by-algorithm", action="store_true", help="of all its contestants the best trial"
             )
-            own.add_argument(
-                "--on-map", action="store_true", help="so, for each place of the map"
-            )
+            own.add_argument("--on-map", action="store_true", help="so, for each place of the map")
     return parser
 
 
