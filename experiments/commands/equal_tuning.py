@@ -3,14 +3,19 @@
 python -m experiments.equal_tuning draw reference_fashion --trials 6 --out FOLDER
 python -m experiments.equal_tuning run --runs RUNS --nets NETS --seeds SEEDS FILE KEY=VALUE ...
 python -m experiments.equal_tuning baseline reference_fashion --trials 6 --runs RUNS --out FOLDER
-python -m experiments.equal_tuning choose reference_fashion --trials 6 --runs RUNS \\
+python -m experiments.equal_tuning finalists reference_fashion --trials 6 --runs RUNS \\
     --baseline RUNS --out FOLDER
+python -m experiments.equal_tuning choose reference_fashion --trials 6 --runs RUNS \\
+    --baseline RUNS --finals RUNS --out FOLDER
 
 draw: trials.yaml, so many for each contestant of conf/contestants; they follow no result
 baseline: baseline.yaml, the baselines' trial of the highest final accuracy, to be run with several
     tuning seeds; all trials have one seed
+finalists: finalists.yaml, the three best trials of each contestant and network, to be run again
+    with several seeds that no trial had
 choose: targets.yaml, the median final accuracy of those runs, less 2, 1, 0.5 and 0.2 points;
-    chosen.yaml, the setting of each contestant on each network; trials.md, a table of all trials;
+    chosen.yaml, the setting of each contestant on each network, with --finals by the median of
+    these seeds; trials.md, a table of all trials;
     with --by-algorithm the setting of each algorithm, of all contestants that have it with as many
     workers; with --on-map that at places of the map of `experiments.locate` in place of networks
 
@@ -83,30 +88,42 @@ def _save_baseline(settings: Settings, runs: Path, out: Path) -> None:
 
 
 def _choose(settings: Settings, arguments: argparse.Namespace) -> None:
-    from experiments.advise.tuning import trials
+    """Both `choose` and `finalists`, which chooses the settings that run again."""
+    from experiments.advise.tuning import finals, trials
     from experiments.advise.tuning.draws import save_settings
     from experiments.advise.tuning.trials_table import page
     from experiments.report.tuned import save_targets
 
     out: Path = arguments.out
     tried = trials.load_tried(settings, arguments.runs)
-    best = trials.best_final(tried)
-    seeds = trials.load_trials({best.contestant: [best.words]}, arguments.baseline)
+    baseline = trials.best_final(tried)
+    seeds = trials.load_trials({baseline.contestant: [baseline.words]}, arguments.baseline)
     targets = trials.final_targets(seeds)
-    remark = f"{_COMMAND} choose: by points below the tuned baseline, {len(seeds)} tuning seeds"
-    save_targets(targets, out, remark)
     judged_at = targets[trials.JUDGED_AT]
-    where = "networks"
+    by_algo = arguments.by_algorithm or arguments.on_map
+    where, placed = "networks", list[trials.Trial]
     if arguments.on_map:
         from experiments.advise.map.trial_times import on_map
 
-        tried, where = on_map(tried), "places"
-    by_algo = arguments.by_algorithm or arguments.on_map
-    best_there = trials.best_by_network(tried, judged_at, by_algo=by_algo)
+        where, placed = "places", on_map
+    groups = trials.by_whom(placed(tried), by_algo=by_algo)
+    best_few = finals.finalists(groups, judged_at)
+    if arguments.command == "finalists":
+        remark = f"{_COMMAND} finalists: the best {finals.NUM_FINALISTS} trials, by {where}"
+        save_settings(best_few, out / "finalists.yaml", remark)
+        return
+    again: list[trials.Trial] = []
+    if arguments.finals is not None:
+        again = placed(trials.load_trials(best_few, arguments.finals))
+        best_there = finals.best_in_finals(groups, again, judged_at)
+    else:
+        best_there = trials.best_of(groups, judged_at)
+    remark = f"{_COMMAND} choose: by points below the tuned baseline, {len(seeds)} tuning seeds"
+    save_targets(targets, out, remark)
     whose = "algorithm" if by_algo else "contestant"
     remark = f"{_COMMAND} choose: one setting for each {whose} and {where.removesuffix('s')}"
     save_settings(trials.chosen(best_there, judged_at), out / "chosen.yaml", remark)
-    (out / "trials.md").write_text(page(best_there, judged_at, where))
+    (out / "trials.md").write_text(page(best_there, judged_at, where, again))
 
 
 def _parser() -> Parser:
@@ -117,14 +134,14 @@ def _parser() -> Parser:
     )
     of_command = parser.add_subparsers(dest="command", required=True)
     _add_run(of_command.add_parser("run"))
-    for name in ("draw", "baseline", "choose"):
+    for name in ("draw", "baseline", "finalists", "choose"):
         own = of_command.add_parser(name)
         own.add_argument("contestants", nargs="+", help="files of conf/contestants")
         own.add_argument("--trials", type=int, required=True, help="of each contestant")
         own.add_argument("--out", type=Path, required=True, help="the folder to write")
         if name != "draw":
             own.add_argument("--runs", type=Path, required=True, help="the folder of all trials")
-        if name == "choose":
+        if name in ("finalists", "choose"):
             own.add_argument(
                 "--baseline", type=Path, required=True, help="the folder of `baseline`'s runs"
             )
@@ -132,6 +149,8 @@ def _parser() -> Parser:
                 "--by-algorithm", action="store_true", help="of all its contestants the best trial"
             )
             own.add_argument("--on-map", action="store_true", help="so, for each place of the map")
+        if name == "choose":
+            own.add_argument("--finals", type=Path, help="the folder of the finalists' runs")
     return parser
 
 

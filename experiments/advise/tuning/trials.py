@@ -240,22 +240,40 @@ def final_targets(trials: Iterable[Trial]) -> dict[float, float]:
     return targets
 
 
-def best_by_network(
-    trials: Iterable[Trial], target: float, *, by_algo: bool = False
-) -> dict[tuple[str, str], tuple[Trial, Sequence[Trial]]]:
-    """The best trial of each contestant, or of each algorithm, and network, or place, and all that
-    it had, in the order of `trials`. A contestant of another number of workers than the others is
-    none of its algorithm's.
+def by_whom(
+    trials: Iterable[Trial], *, by_algo: bool = False
+) -> dict[tuple[str, str], list[Trial]]:
+    """The trials of each contestant, or of each algorithm, at each network, or place. A contestant
+    that has a number of workers of its own is none of its algorithm's.
     """
     groups: dict[tuple[str, str], list[Trial]] = {}
     for trial in trials:
         is_apart = not by_algo or "workers" in values_of(trial.words.split())
         whose = trial.contestant if is_apart else trial.algo
         groups.setdefault((whose, trial.at), []).append(trial)
+    return groups
+
+
+def best_of(
+    groups: Mapping[tuple[str, str], Sequence[Trial]], target: float
+) -> dict[tuple[str, str], tuple[Trial, Sequence[Trial]]]:
+    """The best trial of each of `by_whom`, and all that it had."""
     return {
-        key: (min(own, key=lambda t: (t.time_s(target), -t.final)), own)
-        for key, own in groups.items()
+        key: (min(own, key=lambda trial: rank([trial], target)), own) for key, own in groups.items()
     }
+
+
+def rank(runs: Sequence[Trial], target: float) -> tuple[float, float]:
+    """Of runs of one setting: less is better. The sooner to `target`, in the median, then the more
+    accurate in the end.
+    """
+    time_s = statistics.median(run.time_s(target) for run in runs)
+    return time_s, -statistics.median(run.final for run in runs)
+
+
+def setting_of(trial: Trial) -> str:
+    """Its words without a network."""
+    return " ".join(word for word in trial.words.split() if not word.startswith("net="))
 
 
 def chosen(
@@ -266,8 +284,7 @@ def chosen(
     """
     settings: dict[str, list[str]] = {}
     for trial, _ in sorted(best.values(), key=lambda own: (own[0].contestant, own[0].at)):
-        words = [word for word in trial.words.split() if not word.startswith("net=")]
-        own = " ".join([*words, f"net={trial.net}", f"target_accuracy={target}"])
+        own = f"{setting_of(trial)} net={trial.net} target_accuracy={target}"
         if own not in settings.setdefault(trial.contestant, []):
             settings[trial.contestant].append(own)
     return settings

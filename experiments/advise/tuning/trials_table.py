@@ -6,7 +6,8 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from experiments.advise.tuning.trials import Trial, at_edge
+from experiments.advise.tuning.finals import by_setting, medians
+from experiments.advise.tuning.trials import Trial, at_edge, setting_of
 from experiments.plan.overrides import values_of
 from host import markdown
 from host.words import counted, significant
@@ -16,19 +17,31 @@ _NOT_TUNED = {"algo", "profile", "net", "optim", "workers"}
 Best = Mapping[tuple[str, str], tuple[Trial, Sequence[Trial]]]
 
 
-def page(best: Best, target: float, where: str = "networks") -> str:
+def page(best: Best, target: float, where: str = "networks", finals: Sequence[Trial] = ()) -> str:
     """What was chosen for each contestant, or algorithm, and network, or whatever `where` calls it;
-    which chosen values are the lowest or highest tried; and every trial with its times. `target` is
-    that of the choice.
+    which chosen values are the lowest or highest tried; the medians of those that ran again; and
+    every trial with its times. `target` is that of the choice.
     """
     nets = sorted({net for _, net in best})
+    runs = by_setting(finals)
+    seeds = max(map(len, runs.values()), default=1)
+    told = f"the soonest median of {seeds} seeds among the best trials" if runs else "one seed"
     return "\n\n".join(
         [
-            f"Settings by the time to {target:g} on the examples that tune: one seed a trial.",
+            f"Settings by the time to {target:g} on the examples that tune: {told}.",
             _chosen(best, where),
             f"Numbers that are the lowest or the highest of those tried, for so many {where}:",
             _edges(best, where),
-            "All trials: seconds to the target. A star marks the chosen one.",
+            *(
+                [
+                    f"The best trials run again with {seeds} other seeds: the median seconds, in "
+                    "brackets how many missed. A star marks the chosen one.",
+                    _again(best, nets, target, runs),
+                ]
+                if runs
+                else []
+            ),
+            "All trials, of one seed: seconds to the target. A star marks the chosen one.",
             _all(best, nets, target),
             "",
         ]
@@ -75,6 +88,26 @@ def _all(best: Best, nets: Sequence[str], target: float) -> str:
         rows.append([contestant, setting, *cells, f"{final:.4f}"])
     headers = ["contestant", "setting", *nets, "final accuracy"]
     return markdown.table(headers, rows, "ll" + "r" * (len(nets) + 1))
+
+
+def _again(
+    best: Best, nets: Sequence[str], target: float, runs: Mapping[tuple[str, str], list[Trial]]
+) -> str:
+    chosen = {(setting_of(trial), trial.at) for trial, _ in best.values()}
+    rows = {}
+    for (setting, net), own in sorted(runs.items(), key=lambda of: (of[1][0].contestant, of[0])):
+        time_s, missed, final = medians(own, target)
+        said = "missed" if math.isinf(time_s) else significant(time_s)
+        if missed and math.isfinite(time_s):
+            said += f" (missed {missed}/{len(own)})"
+        row = rows.setdefault(setting, (own[0].contestant, _setting(own[0]), {}, final))
+        row[2][net] = f"{said} *" if (setting, net) in chosen else said
+    cells = [
+        [contestant, setting, *(of.get(net, "-") for net in nets), f"{final:.4f}"]
+        for contestant, setting, of, final in rows.values()
+    ]
+    headers = ["contestant", "setting", *nets, "final accuracy"]
+    return markdown.table(headers, cells, "ll" + "r" * (len(nets) + 1))
 
 
 def _cell(trial: Trial | None, stars: Sequence[Trial], target: float) -> str:

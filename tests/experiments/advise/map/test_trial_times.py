@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from experiments.advise.map.trial_times import PLACES, on_map
-from experiments.advise.tuning.trials import Trial, best_by_network
+from experiments.advise.tuning.trials import Trial, best_of, by_whom
 from experiments.plan.compose import compose_config
 from experiments.plan.identity import plain
 from experiments.training.metrics import MetricsRow
@@ -60,6 +60,6 @@ def test_the_same_trials_have_another_best_where_compute_rules_and_where_bytes_d
         trial(tmp_path / "often", often, [0.1, 0.8, 0.8]),
         trial(tmp_path / "seldom", seldom, [0.1, 0.2, 0.8]),
     ]
-    best = best_by_network(on_map(trials), 0.5)
+    best = best_of(by_whom(on_map(trials)), 0.5)
     assert best["one", "compute"][0].words == often
     assert best["one", "bytes"][0].words == seldom

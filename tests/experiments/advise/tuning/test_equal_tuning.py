@@ -19,8 +19,9 @@ from experiments.advise.tuning.ranges import Range
 from experiments.advise.tuning.trials import (
     Trial,
     at_edge,
-    best_by_network,
     best_final,
+    best_of,
+    by_whom,
     chosen,
     final_targets,
     load_trials,
@@ -206,17 +207,17 @@ SLOW = trial("algo=allreduce lr_scale=0.3", [1, 2, 3], [0.1, 0.2, 0.3])
 
 def test_the_soonest_trial_is_chosen_and_without_any_the_most_accurate():
     trials = [SLOW, GOOD, FAST]
-    assert best_by_network(trials, 0.8)["allreduce", "wan"] == (FAST, trials)
-    assert best_by_network(trials, 0.85)["allreduce", "wan"][0] is GOOD
-    assert best_by_network(trials, 0.9)["allreduce", "wan"][0] is GOOD
-    assert chosen(best_by_network(trials, 0.85), 0.85) == {
+    assert best_of(by_whom(trials), 0.8)["allreduce", "wan"] == (FAST, trials)
+    assert best_of(by_whom(trials), 0.85)["allreduce", "wan"][0] is GOOD
+    assert best_of(by_whom(trials), 0.9)["allreduce", "wan"][0] is GOOD
+    assert chosen(best_of(by_whom(trials), 0.85), 0.85) == {
         "allreduce": ["algo=allreduce lr_scale=1.0 net=wan target_accuracy=0.85"]
     }
 
 
 def test_a_setting_that_is_chosen_for_two_places_scores_once():
     there = [replace(own, place=place) for own in (GOOD, FAST) for place in ("bytes", "delay")]
-    best = best_by_network([*there, replace(SLOW, place="bytes")], 0.8)
+    best = best_of(by_whom([*there, replace(SLOW, place="bytes")]), 0.8)
     assert best.keys() == {("allreduce", "bytes"), ("allreduce", "delay")}
     assert chosen(best, 0.8) == {
         "allreduce": ["algo=allreduce lr_scale=3.0 net=wan target_accuracy=0.8"]
@@ -227,10 +228,10 @@ def test_an_algorithm_has_the_best_of_all_its_contestants():
     other = replace(SLOW, contestant="by_adamw", words="algo=allreduce optim=adamw lr_scale=9")
     other = replace(other, evaluations=FAST.evaluations)
     trials = [SLOW, GOOD, other]
-    best = best_by_network(trials, 0.8, by_algo=True)
+    best = best_of(by_whom(trials, by_algo=True), 0.8)
     assert best == {("allreduce", "wan"): (other, trials)}
     alone = replace(other, contestant="one_worker", words="algo=allreduce workers=1 lr_scale=9")
-    apart = best_by_network([GOOD, alone], 0.8, by_algo=True)
+    apart = best_of(by_whom([GOOD, alone], by_algo=True), 0.8)
     assert [whose for whose, _ in apart] == ["allreduce", "one_worker"]
     assert chosen(best, 0.8) == {"by_adamw": [f"{other.words} net=wan target_accuracy=0.8"]}
     assert at_edge(other, trials) == {}  # no other trial is drawn from its ranges
