@@ -25,10 +25,10 @@ def page(best: Best, target: float, where: str = "networks", finals: Sequence[Tr
     nets = sorted({net for _, net in best})
     runs = by_setting(finals)
     seeds = max(map(len, runs.values()), default=1)
-    told = f"the soonest median of {seeds} seeds among the best trials" if runs else "one seed"
+    then = f", then {seeds} others for the best" if runs else ""
     return "\n\n".join(
         [
-            f"Settings by the time to {target:g} on the examples that tune: {told}.",
+            f"Settings by the time to {target:g} on the examples that tune: one seed a trial{then}.",
             _chosen(best, where),
             f"Numbers that are the lowest or the highest of those tried, for so many {where}:",
             _edges(best, where),
@@ -41,7 +41,7 @@ def page(best: Best, target: float, where: str = "networks", finals: Sequence[Tr
                 if runs
                 else []
             ),
-            "All trials, of one seed: seconds to the target. A star marks the chosen one.",
+            "All trials: seconds to the target. A star marks the chosen one.",
             _all(best, nets, target),
             "",
         ]

@@ -15,6 +15,7 @@ import yaml
 
 from experiments.advise.tuning import draws
 from experiments.advise.tuning.draws import Contestant, draw, load_settings, read_contestants
+from experiments.advise.tuning.finals import best_in_finals, finalists
 from experiments.advise.tuning.ranges import Range
 from experiments.advise.tuning.trials import (
     Trial,
@@ -240,6 +241,30 @@ def test_an_algorithm_has_the_best_of_all_its_contestants():
         "| by_adamw | wan | lr_scale=9 |" in table and "| by_adamw | lr_scale=9 | 2.00 * |" in table
     )
     assert table.count(" * |") == 1
+
+
+def test_the_three_best_run_again_and_the_soonest_median_is_chosen():
+    bad = trial("algo=allreduce", [1, 2], [0.4, 0.5])
+    lucky = replace(FAST, words="algo=allreduce lr_scale=7.0", contestant="lucky")
+    slow = replace(SLOW, words="algo=allreduce net=wan lr_scale=8.0")
+    groups = by_whom([SLOW, GOOD, lucky, slow], by_algo=True)
+    settings = finalists(groups, 0.8)
+    assert settings == {
+        "allreduce": [f"algo=allreduce lr_scale={own} net=wan" for own in (1.0, 0.3)],
+        "lucky": ["algo=allreduce lr_scale=7.0 net=wan"],
+    }
+    again = [
+        *(replace(lucky, words=f"{lucky.words} net=wan", evaluations=own.evaluations)
+          for own in (FAST, bad, bad)),
+        *(replace(GOOD, words=f"{GOOD.words} net=wan") for _ in range(3)),
+        *(replace(SLOW, words=f"net=wan {SLOW.words}") for _ in range(3)),
+    ]  # fmt: skip
+    best = best_in_finals(groups, again, 0.8)
+    assert best == {("allreduce", "wan"): (GOOD, [SLOW, GOOD, lucky, slow])}
+    table = page(best, 0.8, "networks", again)
+    assert "one seed a trial, then 3 others for the best." in table
+    assert "| lucky | lr_scale=7.0 | missed | 0.5000 |" in table
+    assert "| allreduce | lr_scale=1.0 | 3.00 * | 0.8600 |" in table
 
 
 def test_two_files_with_a_contestant_of_one_name_are_refused(tmp_path, monkeypatch):
