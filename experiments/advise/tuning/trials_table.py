@@ -28,7 +28,8 @@ def page(best: Best, target: float, where: str = "networks", finals: Sequence[Tr
     then = f", then {seeds} others for the best" if runs else ""
     return "\n\n".join(
         [
-            f"Settings by the time to {target:g} on the examples that tune: one seed a trial{then}.",
+            f"Settings by the time to {target:g} on the examples that tune: one seed a trial"
+            f"{then}.",
             _chosen(best, where),
             f"Numbers that are the lowest or the highest of those tried, for so many {where}:",
             _edges(best, where),
