@@ -9,7 +9,7 @@ Shapes: b texts, t tokens, e width.
 import torch
 from torch import Tensor, nn
 
-from experiments.tasks.sentence_encoder import WIDTH, encoder
+from experiments.tasks.sentence_encoder import WIDTH, encoder, layers
 from experiments.tasks.word_pieces import PADDING_TOKEN
 
 
@@ -52,7 +52,7 @@ class MiniLMTop(nn.Module):
             hidden_dropout_prob=0.0,
             attention_probs_dropout_prob=0.0,
         )
-        self.layer = whole.encoder.layer[-1]
+        self.layer = layers(whole)[-1]
         self.classifier = nn.Linear(WIDTH, num_classes)
 
     def forward(self, states: Tensor) -> Tensor:

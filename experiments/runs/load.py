@@ -161,8 +161,6 @@ def _is_of(own: pa.Table, summary: Mapping[str, Any], *, is_whole: bool) -> bool
     """Whether these may be the rows of the run of a summary: they end at its step, second and loss,
     and reach its target when it did. Of rows that are not whole the last or others may be lost.
     """
-    from pyarrow import compute
-
     steps, pace = summary.get("steps"), summary.get("steps_per_s")
     if not (own.num_rows and steps and pace):
         return True
@@ -178,9 +176,7 @@ def _is_of(own: pa.Table, summary: Mapping[str, Any], *, is_whole: bool) -> bool
     if summary["status"] not in HAVE_TIMES:
         return True
     told_s = summary.get("time_to_accuracy_s")
-    evaluations = (
-        _rows(own.filter(compute.equal(own["kind"], "evaluation"))) if "kind" in known else []
-    )
+    evaluations = _rows(own.filter(_of_evaluations(own))) if "kind" in known else []
     reached_s = time_to_target(evaluations, target_in(summary))
     if reached_s is None:
         may_be_lost = not (is_ended and is_whole) or any(row.value is None for row in evaluations)
@@ -188,6 +184,12 @@ def _is_of(own: pa.Table, summary: Mapping[str, Any], *, is_whole: bool) -> bool
     if told_s is None:
         return False
     return _are_alike(reached_s, told_s) or (told_s < reached_s and not is_whole)
+
+
+def _of_evaluations(own: pa.Table) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.array([kind == "evaluation" for kind in own["kind"].to_pylist()], pa.bool_())
 
 
 def _are_alike(one: float, other: float) -> bool:

@@ -39,6 +39,13 @@ def encoder(**options: float | str) -> nn.Module:
     return model
 
 
+def layers(model: nn.Module) -> nn.ModuleList:
+    """Those of an `encoder`, from the lowest on."""
+    found = model.get_submodule("encoder.layer")
+    assert isinstance(found, nn.ModuleList)
+    return found
+
+
 def lower_states(tokens: NDArray[np.integer]) -> NDArray[np.float16]:
     """What the last layer is given: the states after all layers but the last, without dropout, of
     tokens [m, t], padded with 0: [m, t, e], zeros where padding is.
@@ -50,7 +57,7 @@ def lower_states(tokens: NDArray[np.integer]) -> NDArray[np.float16]:
     lengths = (tokens != PADDING_TOKEN).sum(1)
     order = np.argsort(lengths, kind="stable")
     model = encoder().eval()
-    model.encoder.layer = model.encoder.layer[:-1]
+    del layers(model)[-1]
     with _one_thread(), torch.inference_mode():
         for start in range(0, len(order), _AT_ONCE):
             rows = order[start : start + _AT_ONCE]
