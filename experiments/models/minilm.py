@@ -9,7 +9,7 @@ Shapes: b texts, t tokens, e width.
 import torch
 from torch import Tensor, nn
 
-from experiments.tasks.sentence_encoder import WIDTH, encoder, layers
+from experiments.tasks.loading.sentence_encoder import WIDTH, encoder, layers
 from experiments.tasks.word_pieces import PADDING_TOKEN
 
 

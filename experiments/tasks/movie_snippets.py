@@ -5,9 +5,11 @@ text, ICWSM 2014: 10,605 sentences of film reviews (Pang and Lee, 2004), each ra
 from -4 to 4. Those whose mean rating is at least 0.5 away from 0 are kept; its sign is the label.
 The file is in the source distribution of vaderSentiment 3.3.2.
 
-Texts are tokens of MiniLM's own vocabulary, for which the package of its weights is needed.
+Texts are tokens of MiniLM's own vocabulary, for which the package of its weights is needed. As
+`MovieStates` they are what MiniLM's lower layers make of them, for training its last layer alone.
 """
 
+import importlib.metadata
 import io
 import tarfile
 from dataclasses import dataclass
@@ -19,7 +21,8 @@ from torch import Tensor
 from experiments.tasks import fetch
 from experiments.tasks.base import Classification, Split, TaskData, shuffled
 from experiments.tasks.cache import cached
-from experiments.tasks.word_pieces import INSTALL, PADDING_TOKEN, package_folder
+from experiments.tasks.loading.sentence_encoder import lower_states
+from experiments.tasks.word_pieces import INSTALL, PACKAGE, PADDING_TOKEN, package_folder
 from host.errors import UserError
 
 REQUIREMENT = "vaderSentiment==3.3.2"
@@ -71,6 +74,33 @@ class MovieSnippets(Classification):
         for name in MEMBERS:
             content = _member(content, name)
         return fetch.verified(content, SHA256, MEMBERS[-1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class MovieStates(MovieSnippets):
+    """The sentences of `MovieSnippets`, in the same parts, each as the states after all layers of
+    MiniLM but the last. These keep the weights that they came with, so what they make of a text is
+    computed once and kept in the user's cache folder (371 MB).
+
+    An example is the states of its tokens, float16 [MAX_TOKENS, 384], zeros where padding is.
+    """
+
+    def snippets(self) -> Split:
+        """All of them; raises UserError if texts, vocabulary or weights cannot be had."""
+        tokens = super().snippets()
+        version = importlib.metadata.version(PACKAGE)
+        return cached(
+            f"movie_states-{SNIPPETS}-{version}",
+            lambda: Split(lower_states(tokens.x), tokens.y),
+        )
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """States float16 [..., MAX_TOKENS, 384] as float32."""
+        return x.float()
+
+    def lengths(self, split: Split) -> np.ndarray:
+        """Tokens of each text, int64 [m]."""
+        return split.x.any(2).sum(1)
 
 
 def parse(content: bytes) -> tuple[list[str], np.ndarray]:

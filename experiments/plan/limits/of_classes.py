@@ -158,7 +158,7 @@ LIMITS: Mapping[str, Mapping[str, Limit]] = {
     },
     "experiments.tasks.mnist5k.MNIST5k": _TARGET,
     "experiments.tasks.movie_snippets.MovieSnippets": {**_SOURCE, **_TARGET},
-    "experiments.tasks.movie_states.MovieStates": {**_SOURCE, **_TARGET},
+    "experiments.tasks.movie_snippets.MovieStates": {**_SOURCE, **_TARGET},
     "experiments.tasks.own.cifar.Cifar": {
         "root": ANY,
         "num_classes": Limit("10 or 100", lambda value: value in (10, 100), int),

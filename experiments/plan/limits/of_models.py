@@ -36,7 +36,7 @@ FITTING: Mapping[str, tuple[str, ...]] = {
     f"{_TASKS}.fashion_mnist.FashionMNIST": ("cnn", "mlp"),
     f"{_TASKS}.spoken_digits.SpokenDigits": ("bigru",),
     f"{_TASKS}.movie_snippets.MovieSnippets": ("minilm", "fast_text", f"bert_base {_CLASSIFIES}"),
-    f"{_TASKS}.movie_states.MovieStates": ("minilm_top",),
+    f"{_TASKS}.movie_snippets.MovieStates": ("minilm_top",),
     f"{_TASKS}.jane_austen.JaneAusten": ("char_transformer", "gpt2_small"),
     f"{_OWN}.text.Text": ("char_transformer", "gpt2_small"),
     _CIFAR: ("resnet18", "resnet50"),
@@ -61,7 +61,7 @@ NUM_CLASSES: Mapping[str, int] = {
     f"{_TASKS}.fashion_mnist.FashionMNIST": 10,
     f"{_TASKS}.spoken_digits.SpokenDigits": 10,
     f"{_TASKS}.movie_snippets.MovieSnippets": 2,
-    f"{_TASKS}.movie_states.MovieStates": 2,
+    f"{_TASKS}.movie_snippets.MovieStates": 2,
     f"{_TASKS}.jane_austen.JaneAusten": 81,
 }
 """Of a task, where it needs no files to be known."""

@@ -18,7 +18,7 @@ from experiments.models.minilm import MiniLM, MiniLMTop
 from experiments.models.mlp import MLP
 from experiments.models.resnet import ResNet18
 from experiments.tasks import word_pieces
-from experiments.tasks.sentence_encoder import lower_states
+from experiments.tasks.loading.sentence_encoder import lower_states
 from tests.experiments.installed import skip_without_minilm
 from tests.paths import ROOT
 

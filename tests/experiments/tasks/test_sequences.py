@@ -16,11 +16,10 @@ import torch.nn.functional as F
 
 from experiments.models.minilm import MiniLM
 from experiments.plan.compose import compose_config
-from experiments.tasks import jane_austen, movie_snippets, movie_states, spoken_digits, word_pieces
+from experiments.tasks import jane_austen, movie_snippets, spoken_digits, word_pieces
 from experiments.tasks.base import Split, Task, TaskData, shuffled
 from experiments.tasks.jane_austen import JaneAusten
-from experiments.tasks.movie_snippets import MovieSnippets
-from experiments.tasks.movie_states import MovieStates
+from experiments.tasks.movie_snippets import MovieSnippets, MovieStates
 from experiments.tasks.spoken_digits import SpokenDigits
 from host.errors import UserError
 from tests.experiments.installed import skip_without_minilm
@@ -111,8 +110,8 @@ def test_states_of_snippets_are_those_of_the_same_texts(monkeypatch: pytest.Monk
     skip_without_minilm()
     texts = ["Dull.", "A fine film, if you have all night.", "Meh", "It is what it is, and well."]
     tokens = movie_snippets.encode(texts, np.array([0, 1, 0, 1]))
-    monkeypatch.setattr(movie_snippets, "cached", lambda name, parse: tokens)
-    monkeypatch.setattr(movie_states, "cached", lambda name, parse: parse())
+    kept = {f"movie_snippets-{movie_snippets.SNIPPETS}": tokens}
+    monkeypatch.setattr(movie_snippets, "cached", lambda name, parse: kept.get(name) or parse())
     monkeypatch.setattr(movie_snippets, "SIZES", (2, 1, 1))
     num_threads = torch.get_num_threads()
     own, snippets = MovieStates().load(), MovieSnippets().load()
