@@ -7,7 +7,6 @@ soonest median is chosen.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
 from experiments.advise.tuning.trials import Trial, rank, setting_of
@@ -49,10 +48,3 @@ def by_setting(trials: Iterable[Trial]) -> dict[tuple[str, str], list[Trial]]:
     for trial in trials:
         runs.setdefault((setting_of(trial), trial.at), []).append(trial)
     return runs
-
-
-def medians(runs: Sequence[Trial], target: float) -> tuple[float, int, float]:
-    """Seconds to `target`, inf for a miss, how many missed it, and the final accuracy."""
-    times = [trial.time_s(target) for trial in runs]
-    missed = sum(time_s == float("inf") for time_s in times)
-    return statistics.median(times), missed, statistics.median(trial.final for trial in runs)

@@ -267,8 +267,14 @@ def rank(runs: Sequence[Trial], target: float) -> tuple[float, float]:
     """Of runs of one setting: less is better. The sooner to `target`, in the median, then the more
     accurate in the end.
     """
+    time_s, final = medians(runs, target)
+    return time_s, -final
+
+
+def medians(runs: Sequence[Trial], target: float) -> tuple[float, float]:
+    """Seconds to `target`, inf for a miss, and the final accuracy."""
     time_s = statistics.median(run.time_s(target) for run in runs)
-    return time_s, -statistics.median(run.final for run in runs)
+    return time_s, statistics.median(run.final for run in runs)
 
 
 def setting_of(trial: Trial) -> str:

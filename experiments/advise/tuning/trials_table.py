@@ -6,8 +6,8 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from experiments.advise.tuning.finals import by_setting, medians
-from experiments.advise.tuning.trials import Trial, at_edge, setting_of
+from experiments.advise.tuning.finals import by_setting
+from experiments.advise.tuning.trials import Trial, at_edge, medians, setting_of
 from experiments.plan.overrides import values_of
 from host import markdown
 from host.words import counted, significant
@@ -15,6 +15,8 @@ from host.words import counted, significant
 _NOT_TUNED = {"algo", "profile", "net", "optim", "workers"}
 
 Best = Mapping[tuple[str, str], tuple[Trial, Sequence[Trial]]]
+_Row = tuple[str, str, dict[str, str], float]
+"""A contestant, a setting of it, its cells by network, and its final accuracy."""
 
 
 def page(best: Best, target: float, where: str = "networks", finals: Sequence[Trial] = ()) -> str:
@@ -84,36 +86,41 @@ def _all(best: Best, nets: Sequence[str], target: float) -> str:
             by_setting.setdefault((trial.contestant, _setting(trial)), {})[trial.at] = trial
     rows = []
     for (contestant, setting), own in sorted(by_setting.items()):
-        cells = [_cell(own.get(net), stars, target) for net in nets]
-        final = next(iter(own.values())).final
-        rows.append([contestant, setting, *cells, f"{final:.4f}"])
-    headers = ["contestant", "setting", *nets, "final accuracy"]
-    return markdown.table(headers, rows, "ll" + "r" * (len(nets) + 1))
+        cells = {
+            net: _cell([trial], target, is_chosen=any(trial is star for star in stars))
+            for net, trial in own.items()
+        }
+        rows.append((contestant, setting, cells, next(iter(own.values())).final))
+    return _by_network(rows, nets)
 
 
 def _again(
     best: Best, nets: Sequence[str], target: float, runs: Mapping[tuple[str, str], list[Trial]]
 ) -> str:
     chosen = {(setting_of(trial), trial.at) for trial, _ in best.values()}
-    rows = {}
-    for (setting, net), own in sorted(runs.items(), key=lambda of: (of[1][0].contestant, of[0])):
-        time_s, missed, final = medians(own, target)
-        said = "missed" if math.isinf(time_s) else significant(time_s)
-        if missed and math.isfinite(time_s):
-            said += f" (missed {missed}/{len(own)})"
+    rows: dict[str, _Row] = {}
+    for key, own in sorted(runs.items(), key=lambda of: (of[1][0].contestant, of[0])):
+        setting, net = key
+        final = medians(own, target)[1]
         row = rows.setdefault(setting, (own[0].contestant, _setting(own[0]), {}, final))
-        row[2][net] = f"{said} *" if (setting, net) in chosen else said
-    cells = [
-        [contestant, setting, *(of.get(net, "-") for net in nets), f"{final:.4f}"]
-        for contestant, setting, of, final in rows.values()
-    ]
+        row[2][net] = _cell(own, target, is_chosen=key in chosen)
+    return _by_network([*rows.values()], nets)
+
+
+def _by_network(rows: Sequence[_Row], nets: Sequence[str]) -> str:
     headers = ["contestant", "setting", *nets, "final accuracy"]
+    cells = [
+        [contestant, setting, *(own.get(net, "-") for net in nets), f"{final:.4f}"]
+        for contestant, setting, own, final in rows
+    ]
     return markdown.table(headers, cells, "ll" + "r" * (len(nets) + 1))
 
 
-def _cell(trial: Trial | None, stars: Sequence[Trial], target: float) -> str:
-    if trial is None:
-        return "-"
-    time_s = trial.time_s(target)
+def _cell(runs: Sequence[Trial], target: float, *, is_chosen: bool) -> str:
+    """Of the runs of a setting on a network."""
+    time_s, _ = medians(runs, target)
+    missed = sum(math.isinf(run.time_s(target)) for run in runs)
     said = "missed" if math.isinf(time_s) else significant(time_s)
-    return f"{said} *" if any(trial is star for star in stars) else said
+    if missed and math.isfinite(time_s):
+        said += f" (missed {missed}/{len(runs)})"
+    return f"{said} *" if is_chosen else said

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -151,6 +152,20 @@ def test_the_committed_trials_are_equally_many_for_all(folder, contestants):
     known = {key for name in contestants.split() for key in read_contestants(name)}
     assert trials.keys() == known
     assert len({len(own) for own in trials.values()}) == 1
+
+
+@pytest.mark.parametrize("optim", ["plain_sgd", "adamw"])
+def test_a_profile_by_another_optimizer_has_as_much_more_of_its_time_as_all_reduce_has(optim):
+    def profile(name: str) -> dict[str, Any]:
+        return yaml.safe_load((RESULTS / f"reference/profiles/{name}_w16.yaml").read_text())
+
+    more_s = profile(f"allreduce_{optim}")["optimizer_s"] - profile("allreduce")["optimizer_s"]
+    known = read_contestants("reference_fashion_optimizers")
+    for name in (name for name in known if name.endswith(f"_{optim}")):
+        by_sgd = profile(name.removesuffix(f"_{optim}"))
+        by_sgd["setting"]["optim"] = optim
+        by_sgd["optimizer_s"] = float(f"{by_sgd['optimizer_s'] + more_s:.4g}")
+        assert profile(name) == by_sgd
 
 
 def test_every_contestant_is_a_run():
