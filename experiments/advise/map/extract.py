@@ -24,6 +24,7 @@ from typing import Any
 import pandas as pd
 import yaml
 
+from experiments.advise.map.sent import shapes_of
 from experiments.advise.map.trainings import Goal
 from experiments.advise.tuning.trials import JUDGED_AT, evaluations_of
 from experiments.plan.overrides import saved_overrides, values_of
@@ -199,6 +200,7 @@ def _trained(
         "seeds": seeds,
         "goals": [{"points": goal.points, "accuracy": goal.accuracy} for goal in goals],
         "model": first["model"],
+        "shapes": [list(shape) for shape in shapes_of(first["model"])],
         "optims": optims,
         "trainings": sorted(trainings, key=lambda own: (own["algo"], own["words"])),
     }

@@ -8,10 +8,11 @@ Kernels take nothing here: compression has no cost without units.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -28,6 +29,9 @@ from netsim.timeline.cost_model import CostModel
 from netsim.timeline.timeline import Timeline, TimelineJob
 
 Step = tuple[TimelineJob, ...]
+
+Shapes = Sequence[tuple[int, ...]]
+"""Of a model's parameters, in their order."""
 
 _ONE_BUCKET = 1 << 40
 """Bytes; more than any model has."""
@@ -79,18 +83,30 @@ class Sent:
         )
 
 
-def sent(
-    model: Mapping[str, Any], algo: Mapping[str, Any], optim: Mapping[str, Any], workers: int
-) -> Sent:
-    """The steps of an algorithm between so many workers; all three as in a run's config.yaml."""
-    shapes = [tuple(parameter.shape) for parameter in _made(model, "model").parameters()]
+def shapes_of(model: Mapping[str, Any]) -> Shapes:
+    """Of the parameters of a model as in a run's config.yaml, which is made for that.
+
+    Raises `UserError` as the model does, such as where its weights are not installed.
+    """
+    return _shapes_of(json.dumps(model))
+
+
+@cache
+def _shapes_of(model: str) -> Shapes:
+    return tuple(tuple(each.shape) for each in _made(json.loads(model), "model").parameters())
+
+
+def sent(shapes: Shapes, algo: Mapping[str, Any], optim: Mapping[str, Any], workers: int) -> Sent:
+    """The steps of an algorithm between so many workers, on parameters of these shapes; algorithm
+    and optimizer as in a run's config.yaml.
+    """
     return sent_of(_made(algo, "algo"), _made(optim, "optim"), shapes, workers)
 
 
 def sent_of(
     algorithm: Algorithm,
     make_optimizer: Callable[..., Optimizer],
-    shapes: Sequence[tuple[int, ...]],
+    shapes: Shapes,
     workers: int,
     bucket_bytes: int = _ONE_BUCKET,
 ) -> Sent:

@@ -80,14 +80,14 @@ def _times_at(trained: Trained, algo: str, job: Job) -> tuple[Training, Array]:
 def sent_by(trained: Trained, training: Training, workers: int) -> Sent:
     """What an algorithm sends by a setting between so many workers; worked out once."""
     return _sent_by(
-        json.dumps([trained.model, training.config, trained.optims[training.optim]]), workers
+        json.dumps([trained.shapes, training.config, trained.optims[training.optim]]), workers
     )
 
 
 @cache
 def _sent_by(parts: str, workers: int) -> Sent:
-    model, algo, optim = json.loads(parts)
-    return sent(model, algo, optim, workers)
+    shapes, algo, optim = json.loads(parts)
+    return sent([tuple(shape) for shape in shapes], algo, optim, workers)
 
 
 def lead(times: Array, baseline: Array) -> tuple[float, Interval]:

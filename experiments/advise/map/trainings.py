@@ -54,7 +54,8 @@ class Trained:
 
     `task` is the map's name: where a task was trained by several models, all but the first have
     that of the model in it. `goals` are from the easiest on. `model` and `optims` are of the runs'
-    configurations.
+    configurations; `shapes` are those of the model's parameters, since not every model can be made
+    where the map is looked at.
     """
 
     task: str
@@ -65,6 +66,7 @@ class Trained:
     seeds: tuple[int, ...]
     goals: tuple[Goal, ...]
     model: Mapping[str, Any]
+    shapes: tuple[tuple[int, ...], ...]
     optims: Mapping[str, Mapping[str, Any]]
     trainings: tuple[Training, ...]
 
@@ -128,5 +130,11 @@ def _trained(values: dict[str, Any]) -> Trained:
         Training(**one | {"steps": tuple(map(tuple, one["steps"]))}) for one in values["trainings"]
     )
     goals = tuple(Goal(**goal) for goal in values["goals"])
-    made = {"goals": goals, "trainings": trainings, "seeds": tuple(values["seeds"])}
+    shapes = tuple(map(tuple, values["shapes"]))
+    made = {
+        "shapes": shapes,
+        "goals": goals,
+        "trainings": trainings,
+        "seeds": tuple(values["seeds"]),
+    }
     return Trained(**values | made)

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from experiments.advise.map.job import job_at
-from experiments.advise.map.sent import sent
+from experiments.advise.map.sent import sent, shapes_of
 from experiments.advise.map.times import times_s
 from experiments.advise.tuning.trials import Trial
 from experiments.runs.load import load_config
@@ -32,7 +32,8 @@ def on_map(trials: Iterable[Trial]) -> list[Trial]:
 def _placed(trial: Trial) -> Iterator[Trial]:
     config = load_config(trial.folder)
     workers = int(config["workers"])
-    own = sent(config["model"], config["algo"], config["optim"], workers)
+    shapes = shapes_of(config["model"])
+    own = sent(shapes, config["algo"], config["optim"], workers)
     steps = np.array([float(row.step) for row in trial.evaluations])
     for place, (rho, lambda_) in PLACES.items():
         ends_s = times_s(own, job_at(rho, lambda_, workers), steps)
