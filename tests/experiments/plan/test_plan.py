@@ -114,7 +114,7 @@ def test_every_experiment_can_be_made(name, tmp_path):
     is_large = name in ("bert_squad", "gpt2_text")
     if is_large:
         pytest.importorskip("transformers", reason="the extra text is not installed")
-    if name == "movie_snippets":
+    if name in ("movie_snippets", "map_minilm"):
         skip_without_minilm()
     if name == "bert_squad":  # by data that are there, and drawn weights
         own = (f"task.root={formats.squad(tmp_path)}", "task.tokenizer=")

@@ -5,14 +5,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from omegaconf import OmegaConf
 
 from experiments.advise.advice import BASELINE
-from experiments.advise.map import standing, trainings
+from experiments.advise.map import sent, standing, trainings
 from experiments.advise.map.answer import Answer, answers, caveats
 from experiments.advise.map.job import Job, job_at
 from experiments.advise.map.standing import grids, lead, model_error, setting_at, trained_near
 from experiments.advise.map.trainings import load
 from experiments.commands import locate
+from experiments.plan.part import make_part
 from host.errors import UserError
 
 JOB = Job(compute_ms=180, model_mb=440, workers=8, rate_mbit=10_000, delay_ms=0.1)
@@ -39,6 +41,19 @@ def test_workers_beyond_the_trainings_are_refused(workers):
     said = f"workers={workers} is beyond .* 32 and 128: give 8 to 128$"
     with pytest.raises(UserError, match=said):
         trained_near("fashion_mnist", workers)
+
+
+def test_an_answer_makes_no_model(monkeypatch):
+    """Whose weights may not be installed where the map is looked at."""
+
+    def made(node, group):
+        assert group != "model"
+        return make_part(OmegaConf.create(node), group)
+
+    monkeypatch.setattr(sent, "_made", made)
+    standing._sent_by.cache_clear()
+    tasks = sorted({trained.task for trained in load()[1]})
+    assert [bool(answer.rows()) for answer in answers(JOB, tasks)] == [True] * len(tasks)
 
 
 def test_a_lead_is_the_median_of_pairs_in_their_interval():
