@@ -22,6 +22,7 @@ from experiments.runs.summary import (
     told_conditions,
     told_workers,
 )
+from experiments.tasks.target import ACCURACY
 from experiments.training.metrics import MetricsRow, time_to_target
 from host.errors import UserError
 from host.output import as_text, check_text
@@ -112,9 +113,9 @@ def _read_all_metrics(
     tables = {}
     for part in parts:
         for summary in part:
-            folder = summary["folder"]
+            folder, num_problems = summary["folder"], len(problems)
             own = _read_metrics(Path(folder), problems)
-            if _is_of(own, summary):
+            if _is_of(own, summary, is_whole=len(problems) == num_problems):
                 tables[folder] = own
             else:
                 problems.append(f"{folder} is left out, {_ANOTHERS}.")
@@ -143,10 +144,11 @@ def load_rows(folder: str | Path) -> list[MetricsRow]:
 
     Raises `UserError` where they are another run's than its summary.json.
     """
-    own, summary = _read_metrics(Path(folder), []), {}
+    problems: list[str] = []
+    own, summary = _read_metrics(Path(folder), problems), {}
     with suppress(*UNREADABLE):
         summary = read_fields(Path(folder))
-    if not _is_of(own, summary):
+    if not _is_of(own, summary, is_whole=not problems):
         raise UserError(f"{folder}: {_ANOTHERS}: delete that run and run it again")
     return _rows(own)
 
@@ -156,9 +158,9 @@ def _rows(own: pa.Table) -> list[MetricsRow]:
     return [MetricsRow(**{name: row.get(name) for name in names}) for row in own.to_pylist()]
 
 
-def _is_of(own: pa.Table, summary: Mapping[str, Any]) -> bool:
-    """Whether these may be the rows of the run of a summary: they end at its step, second and loss
-    or, where the last ones are lost, reach its target when it did.
+def _is_of(own: pa.Table, summary: Mapping[str, Any], *, is_whole: bool) -> bool:
+    """Whether these may be the rows of the run of a summary: they end at its step, second and loss,
+    and reach its target when it did. Of rows that are not whole the last or others may be lost.
     """
     steps, pace = summary.get("steps"), summary.get("steps_per_s")
     if not (own.num_rows and steps and pace):
@@ -168,14 +170,33 @@ def _is_of(own: pa.Table, summary: Mapping[str, Any]) -> bool:
     kind, step, time_s, loss = ends
     if step is None or step > steps:
         return step is None
-    if (kind, step) == ("evaluation", steps):
-        pairs = ((time_s, steps / pace), (loss, summary.get("validation_loss")))
-        return all(a is None or b is None or math.isclose(a, b, rel_tol=_ALIKE) for a, b in pairs)
+    is_ended = (kind, step) == ("evaluation", steps)
+    pairs = ((time_s, steps / pace), (loss, summary.get("validation_loss")))
+    if is_ended and not all(a is None or b is None or _are_alike(a, b) for a, b in pairs):
+        return False
     if summary["status"] not in HAVE_TIMES:
         return True
-    reached_s = time_to_target(_rows(own), target_in(summary))
-    told_s = summary.get("time_to_accuracy_s") or 0.0
-    return reached_s is None or math.isclose(reached_s, told_s, rel_tol=_ALIKE)
+    told_s = summary.get("time_to_accuracy_s")
+    evaluations = _rows(own.filter(_of_evaluations(own))) if "kind" in known else []
+    target = target_in(summary)
+    of_metric = "accuracy" if target.metric == ACCURACY else "score"
+    scored = [row for row in evaluations if getattr(row, of_metric) is not None]
+    reached_s = time_to_target(scored, target)
+    if reached_s is None:
+        return told_s is None or not (is_ended and is_whole) or len(scored) < len(evaluations)
+    if told_s is None:
+        return False
+    return _are_alike(reached_s, told_s) or (told_s < reached_s and not is_whole)
+
+
+def _of_evaluations(own: pa.Table) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.array([kind == "evaluation" for kind in own["kind"].to_pylist()], pa.bool_())
+
+
+def _are_alike(one: float, other: float) -> bool:
+    return math.isclose(one, other, rel_tol=_ALIKE)
 
 
 def load_config(folder: str | Path) -> dict[str, Any]:

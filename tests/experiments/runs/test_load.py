@@ -114,7 +114,8 @@ def test_a_number_is_not_cut_and_a_word_is_no_truth_value(tmp_path, edited, told
     ],
 )
 def test_a_status_or_target_that_no_run_has_is_left_out(tmp_path, edited, told):
-    write_run(tmp_path / "a", **edited)
+    summary = write_run(tmp_path / "a")
+    (tmp_path / "a" / "summary.json").write_text(json.dumps(summary | edited))
     runs = load_runs(tmp_path)
     assert runs.empty and told in runs.attrs["problems"][0]
 
@@ -143,6 +144,43 @@ def test_a_run_beside_the_metrics_of_another_one_is_left_out(tmp_path, own, othe
     assert metrics.attrs["problems"] == [f"{folder} is left out, {said}."]
     with pytest.raises(UserError, match=said):
         load_rows(folder)
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        {"time_to_accuracy_s": 0.5},
+        {"time_to_accuracy_s": 9.9},
+        {"time_to_accuracy_s": None},
+        {"target_accuracy": 0.2},
+        {"target_accuracy": 0.99},
+    ],
+    ids=str,
+)
+def test_a_time_that_is_not_that_of_its_own_rows_is_refused(tmp_path, edited):
+    summary = write_run(tmp_path / "a")
+    (tmp_path / "a" / "summary.json").write_text(json.dumps(summary | edited))
+    runs, metrics = load_runs_and_metrics(tmp_path)
+    said = "its metrics are another run's than its summary.json"
+    assert runs.empty and metrics.attrs["problems"] == [f"{tmp_path}/a is left out, {said}."]
+
+
+def test_a_time_whose_own_row_is_torn_is_believed(tmp_path):
+    summary = write_run(tmp_path / "a")
+    file = tmp_path / "a" / "metrics.parquet"
+    rows = parquet.read_table(file).to_pylist()
+    file.unlink()
+    reached = next(
+        i for i, row in enumerate(rows) if row["time_s"] == summary["time_to_accuracy_s"]
+    )
+    lines = [json.dumps({k: v for k, v in row.items() if v is not None}) for row in rows]
+    lines[reached] = lines[reached][:20]
+    (tmp_path / "a" / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    runs, metrics = load_runs_and_metrics(tmp_path)
+    assert list(runs.time_to_accuracy_s) == [summary["time_to_accuracy_s"]]
+    assert [f"line {reached + 1} cannot be read" in told for told in metrics.attrs["problems"]] == [
+        True
+    ]
 
 
 @pytest.mark.parametrize("num_lost", [1, 2, 39])
