@@ -49,6 +49,7 @@ TRIALS = {
     "partitions/batch_norm": "batch_norm",
     "map/fashion_mnist": "map_sgd map_sgd_optimizers",
     "map/fashion_mnist_cnn": "map_cnn map_cnn_optimizers",
+    "map/movie_states": "map_minilm",
 }
 """Folders of `RESULTS`, and whose trials they have: files of conf/contestants."""
 
