@@ -274,13 +274,15 @@ def test_stacked_minilms_are_computed_one_after_the_other():
     torch.testing.assert_close(rows[1], rows[0].flip(0))
 
 
-def test_the_top_of_minilm_on_what_is_below_is_minilm():
+def test_the_top_of_minilm_on_what_is_below_is_minilm(capsys):
     skip_without_minilm()
     whole, top = MiniLM().eval(), MiniLMTop().eval()
     top.classifier = whole.classifier
     x = texts(3)
     x[1, 5:] = 0
     below = torch.from_numpy(lower_states(x.numpy())).float()
+    said = "what MiniLM's lower layers make of 3 texts, which is kept"
+    assert capsys.readouterr().err.splitlines()[0] == said
     with torch.no_grad():
         torch.testing.assert_close(top(below), whole(x), rtol=1e-2, atol=1e-3)  # of float16
         torch.testing.assert_close(top(below[:, :9]), top(below))
