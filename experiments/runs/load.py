@@ -177,22 +177,31 @@ def _is_of(own: pa.Table, summary: Mapping[str, Any], *, is_whole: bool) -> bool
     if summary["status"] not in HAVE_TIMES:
         return True
     told_s = summary.get("time_to_accuracy_s")
-    evaluations = _rows(own.filter(_of_evaluations(own))) if "kind" in known else []
     target = target_in(summary)
-    of_metric = "accuracy" if target.metric == ACCURACY else "score"
-    scored = [row for row in evaluations if getattr(row, of_metric) is not None]
+    evaluations = _evaluations(own, "accuracy" if target.metric == ACCURACY else "score")
+    scored = [row for row in evaluations if row.value is not None]
     reached_s = time_to_target(scored, target)
     if reached_s is None:
-        return told_s is None or not (is_ended and is_whole) or len(scored) < len(evaluations)
+        is_known = is_ended and is_whole and 0 < len(scored) == len(evaluations)
+        return told_s is None or not is_known
     if told_s is None:
         return False
     return _are_alike(reached_s, told_s) or (told_s < reached_s and not is_whole)
 
 
-def _of_evaluations(own: pa.Table) -> pa.Array:
-    import pyarrow as pa
-
-    return pa.array([kind == "evaluation" for kind in own["kind"].to_pylist()], pa.bool_())
+def _evaluations(own: pa.Table, of_metric: str) -> list[MetricsRow]:
+    """By the columns alone that say when a target is reached, since making whole rows takes longer;
+    none where one of these is missing.
+    """
+    names = ("kind", "step", "time_s", of_metric)
+    columns = [own[name].to_pylist() for name in names if name in own.column_names]
+    if len(columns) < len(names):
+        return []
+    return [
+        MetricsRow(kind=kind, step=step, time_s=time_s, **{of_metric: value})
+        for kind, step, time_s, value in zip(*columns, strict=True)
+        if kind == "evaluation"
+    ]
 
 
 def _are_alike(one: float, other: float) -> bool:

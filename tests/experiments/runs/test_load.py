@@ -183,6 +183,13 @@ def test_a_time_whose_own_row_is_torn_is_believed(tmp_path):
     ]
 
 
+def test_a_time_that_no_column_can_tell_is_believed(tmp_path):
+    write_run(tmp_path / "a")
+    file = tmp_path / "a" / "metrics.parquet"
+    parquet.write_table(parquet.read_table(file).drop_columns(["accuracy"]), file)
+    assert len(load_runs(tmp_path)) == len(load_runs_and_metrics(tmp_path)[0]) == 1
+
+
 @pytest.mark.parametrize("num_lost", [1, 2, 39])
 def test_metrics_of_which_the_last_are_lost_are_still_its_own(tmp_path, num_lost):
     write_run(tmp_path / "a")
