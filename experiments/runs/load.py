@@ -160,7 +160,7 @@ def _rows(own: pa.Table) -> list[MetricsRow]:
 
 def _is_of(own: pa.Table, summary: Mapping[str, Any], *, is_whole: bool) -> bool:
     """Whether these may be the rows of the run of a summary: they end at its step, second and loss,
-    and reach its target when it did. Of rows that are not whole the last or others may be lost.
+    and reach its target when it did. Where not `is_whole`, the last or others may be lost.
     """
     steps, pace = summary.get("steps"), summary.get("steps_per_s")
     if not (own.num_rows and steps and pace):
@@ -176,8 +176,16 @@ def _is_of(own: pa.Table, summary: Mapping[str, Any], *, is_whole: bool) -> bool
         return False
     if summary["status"] not in HAVE_TIMES:
         return True
-    told_s = summary.get("time_to_accuracy_s")
-    target = target_in(summary)
+    return _reaches_as_told(own, summary, is_whole=is_whole, is_ended=is_ended)
+
+
+def _reaches_as_told(
+    own: pa.Table, summary: Mapping[str, Any], *, is_whole: bool, is_ended: bool
+) -> bool:
+    """Whether these rows may reach the target of a summary when it says; rows that are lost may
+    have been the sooner ones.
+    """
+    told_s, target = summary.get("time_to_accuracy_s"), target_in(summary)
     evaluations = _evaluations(own, "accuracy" if target.metric == ACCURACY else "score")
     scored = [row for row in evaluations if row.value is not None]
     reached_s = time_to_target(scored, target)
