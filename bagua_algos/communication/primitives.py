@@ -77,7 +77,7 @@ def compressed_all_reduce_mean_(
     Worker j owns chunk j: it receives everyone's code of it, averages in float32 and sends
     everyone the code of the mean. With `residuals` both compressions use error feedback. A
     compressor that rounds at random needs a `draw`, and uses its stage and the next. Only the
-    first `numel` columns are data.
+    first `numel` columns are data; the others become zeros.
     """
     if numel == 0:  # parameters without an element
         return
@@ -106,6 +106,7 @@ def compressed_all_reduce_mean_(
             x_pn[0] = mean_n
 
     among.run_(x_wn, weighted_mean_)
+    x_wn[:, numel:] = 0  # a chunk of NaN would stay there: backward does not write it
 
 
 def _chunks(x_pn: Tensor, num_chunks: int) -> Tensor:

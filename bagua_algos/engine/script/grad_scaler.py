@@ -91,7 +91,8 @@ class ScaledGradients:
             bucket.gradients.mul_(1 / self._scale)
         if average_ is None:
             return False
-        flags_bw = [bucket.gradients.isfinite().all(1).logical_not() for bucket in self._buckets]
+        data_bwn = [bucket.gradients[:, : bucket.numel] for bucket in self._buckets]
+        flags_bw = [data_wn.isfinite().all(1).logical_not() for data_wn in data_bwn]
         flags_w = torch.stack(flags_bw).any(0).float().unsqueeze(1)
         average_(flags_w)
         if not flags_w.any():

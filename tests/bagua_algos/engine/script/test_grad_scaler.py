@@ -10,11 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from bagua_algos import Algorithm, AllReduce, AsyncModelAverage
+from bagua_algos.algorithms.compressed_all_reduce import CompressedAllReduce
 from bagua_algos.communication.loopback import LoopbackCommunicator
 from bagua_algos.communication.stacked import StackedCommunicator
+from bagua_algos.compressors.cast import Cast
 from bagua_algos.engine.bucket import build_buckets
 from bagua_algos.engine.engine import Engine
 from bagua_algos.engine.script.grad_scaler import ScaledGradients
+from bagua_algos.worker_axis.models import StackedModel
 
 SCALE = 2.0**8
 
@@ -113,3 +116,24 @@ def test_workers_tell_each_other_of_overflows(own, others):
     assert scaled.unscale_(average_) == bool(own or others)
     assert told == [[[own]]]
     assert gradient.tolist() == ([math.inf] * 2 if own or others else [2.0, 0.0])
+
+
+def test_a_code_that_overflows_costs_one_step():
+    torch.manual_seed(0)
+    model = StackedModel(nn.Linear(5, 5), 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
+    codes = CompressedAllReduce(compressor=Cast(wire="fp16"))
+    engine = Engine(model, optimizer, codes, StackedCommunicator(2), grad_scaler=scaler)
+    [bucket] = engine.context.buckets
+    assert bucket.gradients.shape[1] > bucket.numel  # what a code decodes to reaches the padding
+    moved = []
+    for size in (1.0, 1e6, 1.0, 1.0):
+        before = bucket.weights.clone()
+        optimizer.zero_grad()
+        scaler.scale((model(torch.randn(2, 4, 5) * size)).mean((1, 2)).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        moved.append(not torch.equal(bucket.weights, before))
+    assert moved == [True, False, True, True]
+    assert scaler.get_scale() == 8.0
