@@ -40,7 +40,9 @@ evaluation, which is rounding. "losses apart": by how much they differ at most, 
 asterisk marks those that Holm's correction over the page tells from chance. "seen alone" and "seen
 on the page": the ratio of steps that the test would have told from chance in 80 % of cases, at
 p = {_LEVEL:g} and at the first level of Holm's correction, by a Monte Carlo of pairs whose
-differences spread as these do; "-" where these do not spread.
+differences spread as these do; "-" where these do not spread. Algorithms of one trajectory in every
+seed are not tested, and do not count in the correction: exchanging the two of a pair changes
+nothing of theirs, nor which algorithms these are.
 """
 
 _TEST = """\
@@ -60,9 +62,9 @@ def page(compared: Sequence[Compared], command: str, is_study: bool = False) -> 
     """
     numbers = [len(own.real) for own in compared]
     alike = [own.algo for own in compared if own.is_same]
-    others = [own.algo for own in compared if not own.is_same]
-    told = holm([own.p_value for own in compared], len(compared))
-    differ = [own.algo for own, is_told in zip(compared, told, strict=True) if is_told]
+    tested = [own for own in compared if not own.is_same]
+    told = holm([own.p_value for own in tested], len(tested))
+    differ = [own.algo for own, is_told in zip(tested, told, strict=True) if is_told]
     workers = _numerals([own.workers for own in compared])
     learned = "; ".join(dict.fromkeys(f"{own.task}, {own.model}" for own in compared))
     parts = [
@@ -72,8 +74,10 @@ def page(compared: Sequence[Compared], command: str, is_study: bool = False) -> 
         f"{_STUDY if is_study else f'({learned})'}. Each algorithm has a target of its "
         f"own, fixed before these runs: {POINTS:g} points below the median best accuracy of "
         f"simulated runs with other seeds. `{command}` made this page from the records.",
-        _findings(len(compared), alike, others, differ),
-        markdown.table(_HEADERS, _rows(compared, told), "l" + "r" * (len(_HEADERS) - 1)),
+        _findings(compared, alike, differ),
+        markdown.table(
+            _HEADERS, _rows(compared, len(tested), differ), "l" + "r" * (len(_HEADERS) - 1)
+        ),
         _NOTES,
         _TEST,
     ]
@@ -92,11 +96,12 @@ def _numerals(numbers: Sequence[int]) -> str:
     return " to ".join(_NUMERALS[n] if n < len(_NUMERALS) else f"{n:,}" for n in ends)
 
 
-def _findings(num: int, alike: list[str], others: list[str], differ: list[str]) -> str:
+def _findings(compared: Sequence[Compared], alike: list[str], differ: list[str]) -> str:
+    others = [own.algo for own in compared if not own.is_same]
     said = []
     if alike:
         said.append(
-            f"**{len(alike)} of {num} algorithms have one trajectory with real and with "
+            f"**{len(alike)} of {len(compared)} algorithms have one trajectory with real and with "
             f"simulated workers, up to rounding, in every seed**: {listed(alike)}."
         )
     if others:
@@ -106,11 +111,12 @@ def _findings(num: int, alike: list[str], others: list[str], differ: list[str]) 
             "distributions can be compared."
         )
     if differ:
+        ratios = [f"{_ratio(own)} ({own.algo})" for own in compared if own.algo in differ]
         said.append(
             f"**The steps of {listed(differ)} are not of one distribution**, by Holm's correction "
-            "over the page."
+            f"over the page: real workers need {listed(ratios)} times as many as simulated ones."
         )
-    else:
+    elif others:
         said.append(
             "By Holm's correction over the page **no algorithm's steps are told from one "
             "distribution**; the last columns say what would have been."
@@ -118,11 +124,12 @@ def _findings(num: int, alike: list[str], others: list[str], differ: list[str]) 
     return " ".join(said)
 
 
-def _rows(compared: Sequence[Compared], told: Sequence[bool]) -> list[list[str]]:
+def _rows(
+    compared: Sequence[Compared], num_tested: int, differ: Sequence[str]
+) -> list[list[str]]:
     rows = []
-    for own, is_told in zip(compared, told, strict=True):
+    for own in compared:
         num_seeds = len(own.real)
-        low, high = ratio_interval(own.real, own.simulated, paired=True)
         rows.append(
             [
                 own.algo,
@@ -133,13 +140,19 @@ def _rows(compared: Sequence[Compared], told: Sequence[bool]) -> list[list[str]]
                 f"{own.num_same}/{num_seeds}",
                 f"{own.apart:.1g}",
                 f"{own.num_equal}/{num_seeds}",
-                "-" if math.isnan(low) else f"{low:.2f} to {high:.2f}",
-                f"{own.p_value:.3f}" + (" *" if is_told else ""),
+                _ratio(own),
+                "-" if own.is_same else f"{own.p_value:.3f}" + " *" * (own.algo in differ),
                 _seen(own, _LEVEL),
-                _seen(own, _LEVEL / len(compared)),
+                _seen(own, _LEVEL / max(num_tested, 1)),
             ]
         )
     return rows
+
+
+def _ratio(own: Compared) -> str:
+    """The interval of real over simulated steps; "-" where there is none."""
+    low, high = ratio_interval(own.real, own.simulated, paired=True)
+    return "-" if math.isnan(low) else f"{low:.2f} to {high:.2f}"
 
 
 def _range(steps: Sequence[int]) -> str:
