@@ -12,8 +12,10 @@ from rich.text import Text
 
 from experiments.advise.advice import BASELINE
 from experiments.advise.grid import Grid
+from experiments.advise.map.atlas import LAMBDAS, RHOS
 from experiments.advise.map.job import Job
 from experiments.advise.map.standing import (
+    able,
     always_best,
     baseline_loses,
     grids,
@@ -36,11 +38,14 @@ _SHOWN = 5
 
 
 class Answer:
-    """Of one job, by the trainings of one task with so many workers."""
+    """Of one job, by the trainings of one task with so many workers; `left_out` are algorithms none
+    of whose settings takes as many workers as the job has.
+    """
 
     def __init__(self, job: Job, trained: Trained) -> None:
-        self.job = job
-        self.trained = trained
+        self.job, all_algos = job, trained.algos
+        self.trained = trained = able(trained, job.workers)
+        self.left_out = [algo for algo in all_algos if algo not in trained.algos]
         self._grids = grids(trained, [[job]])
         self._goal = trained.goal(JUDGED_AT)
 
@@ -191,6 +196,26 @@ def _unanswered(task: str, job: Job) -> str:
     )
 
 
+def _left_out(answer: Answer) -> str:
+    own = answer.trained
+    return (
+        f"Of {own.task} with {own.workers} workers {listed(answer.left_out)} is left out: no setting "
+        f"of it that was tuned takes {answer.job.workers} workers."
+    )
+
+
+def _outside(job: Job) -> list[str]:
+    """A sentence about a job whose place is not on the map."""
+    axes = (("rho", job.rho, RHOS), ("lambda", job.lambda_, LAMBDAS))
+    beyond = [
+        f"{name} = {at:.3g} lies outside the map, which has {places[0]:g} to {places[-1]:g}"
+        for name, at, places in axes
+        if not 0.999 * places[0] <= at <= 1.001 * places[-1]
+    ]
+    said = f"{'; '.join(beyond)}. The answer rests on settings that were chosen within."
+    return [said] if beyond else []
+
+
 def caveats(given: Sequence[Answer], tasks: Sequence[str]) -> list[str]:
     """What the answer rests on, which of the `tasks` have none, and what it is not."""
     job, source = given[0].job, load()[0]
@@ -208,6 +233,8 @@ def caveats(given: Sequence[Answer], tasks: Sequence[str]) -> list[str]:
     error = max(model_error(own, k) for own in trained for k in range(len(own.goals)))
     return [
         *between,
+        *_outside(job),
+        *(_left_out(answer) for answer in given if answer.left_out),
         *(_unanswered(task, job) for task in tasks if task not in {own.task for own in trained}),
         f"Simulated: steps to accuracy of {counted(num_runs, 'recorded run')} (small models "
         f"on {listed(sorted({own.task for own in trained}))}), times by the cost model on ideal "

@@ -95,16 +95,19 @@ _TASKS = (
 )
 
 _HOLDS = (
-    "Places of each panel, by who is first or ties at all targets that anybody reaches; several can"
-    " be so at one place. Nobody: the places where no algorithm is. All-reduce loses: the places "
-    "where it is neither first nor ties at any of these targets."
+    "Places of each panel, by who is first or ties at all targets that anybody reaches at that "
+    "place; several can be so at one place. Targets reached: those that somebody reaches at some "
+    "place of the panel; at another place fewer may be reached, and then fewer count. Nobody: the "
+    "places where no algorithm is. All-reduce loses: the places where it is neither first nor ties "
+    "at any of these targets."
 )
 
 _TOGETHER = (
     "The same of all tasks with equally many workers together: places by who is first or ties on "
     "each of them, at the target so many points below, or at all targets. Nobody: what wins there "
-    "depends on the task, or on the target. All-reduce loses: on each task and at each of these "
-    "targets."
+    "depends on the task, or on the target, or one of the tasks has nobody who reaches that target. "
+    "The rows of all targets leave out, task by task, those that nobody reaches at that place. "
+    "All-reduce loses: on each task and at each of these targets."
 )
 
 _POINTS = (

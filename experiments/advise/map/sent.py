@@ -15,7 +15,9 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any
 
+import torch
 from omegaconf import OmegaConf
+from torch import nn
 from torch.optim import Optimizer
 
 from bagua_algos.communication.communicator import Operation
@@ -94,6 +96,16 @@ def shapes_of(model: Mapping[str, Any]) -> Shapes:
 @cache
 def _shapes_of(model: str) -> Shapes:
     return tuple(tuple(each.shape) for each in _made(json.loads(model), "model").parameters())
+
+
+def can_train(algo: Mapping[str, Any], optim: Mapping[str, Any], workers: int) -> bool:
+    """Whether an algorithm takes so many workers; it and its optimizer as in a run's config.yaml."""
+    optimizer = _made(optim, "optim")([nn.Parameter(torch.empty(1, device="meta"))])
+    try:
+        _made(algo, "algo").check(workers, optimizer)
+    except ValueError:
+        return False
+    return True
 
 
 def sent(shapes: Shapes, algo: Mapping[str, Any], optim: Mapping[str, Any], workers: int) -> Sent:

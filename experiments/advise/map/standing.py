@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from operator import itemgetter
 
@@ -20,7 +21,7 @@ import numpy as np
 from experiments.advise.advice import BASELINE
 from experiments.advise.grid import Grid
 from experiments.advise.map.job import Job
-from experiments.advise.map.sent import Sent, sent
+from experiments.advise.map.sent import Sent, can_train, sent
 from experiments.advise.map.times import times_s
 from experiments.advise.map.trainings import Array, Trained, Training, load
 from experiments.report.statistics import (
@@ -75,6 +76,20 @@ def _times_at(trained: Trained, algo: str, job: Job) -> tuple[Training, Array]:
         tried.append((trial_s, training, np.reshape(scored_s, steps_gs.shape)))
     _, training, times_gs = min(tried, key=itemgetter(0))
     return training, times_gs
+
+
+def able(trained: Trained, workers: int) -> Trained:
+    """The same without the settings that cannot train so many workers, such as those that pair all
+    of an odd number.
+    """
+    if workers == trained.workers:
+        return trained
+    own = [
+        training
+        for training in trained.trainings
+        if can_train(training.config, trained.optims[training.optim], workers)
+    ]
+    return replace(trained, trainings=tuple(own))
 
 
 def sent_by(trained: Trained, training: Training, workers: int) -> Sent:

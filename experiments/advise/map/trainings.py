@@ -84,11 +84,15 @@ class Trained:
         return next(k for k, goal in enumerate(self.goals) if goal.points == points)
 
     def spacing(self, goal: int) -> float:
-        """By which part the steps may be too many, since runs are evaluated now and then: of the
-        setting that takes the fewest.
+        """By which part of the true steps the recorded ones may be too many, since runs are
+        evaluated now and then: of the setting that takes the fewest. inf where these get there by
+        the first evaluation.
         """
         fewest = min(float(np.median(own.steps[goal])) for own in self.trainings)
-        return self.eval_every / fewest if fewest < math.inf else 0.0
+        if fewest == math.inf:
+            return 0.0
+        at_least = fewest - self.eval_every
+        return self.eval_every / at_least if at_least > 0 else math.inf
 
 
 @dataclass(frozen=True, kw_only=True)
