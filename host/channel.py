@@ -1,10 +1,12 @@
 """How a forked child talks with its parent."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any
+
+from host.errors import Failure, UserError
 
 
 class ParentChannel:
@@ -26,6 +28,17 @@ class ParentChannel:
         """The parent's next word, which is waited for without a limit."""
         with _or_end():
             return self._connection.recv()
+
+
+def told(parent: ParentChannel, run: Callable[[], int]) -> int:
+    """What `run` returns, a child's exit code. What it raises with a sentence for the user, the
+    parent is sent, to raise it again; then 1.
+    """
+    try:
+        return run()
+    except (UserError, Failure) as error:
+        parent.send(error)
+        return 1
 
 
 @contextmanager

@@ -176,7 +176,9 @@ class BackwardTracker(KeepsGradients):
         self._given = [p for p, place in self._places.items() if p.grad is place.view]
         self._unused = self._given
         # By the next pass they may be zeros. The host asks for it where they are gone, and waits.
-        self._is_finite = torch.stack([_is_finite(b.gradients[:, : b.numel]) for b in self._buckets]).all()
+        self._is_finite = torch.stack(
+            [_is_finite(b.gradients[:, : b.numel]) for b in self._buckets]
+        ).all()
 
     def note_used(self, parameters: Iterable[nn.Parameter]) -> None:
         """An optimizer that is not the distributed one has used the gradients of these."""

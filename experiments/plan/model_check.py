@@ -28,8 +28,14 @@ def check_model(plan: Plan, data: TaskData) -> None:
 
     Neither the model nor torch's random generator is changed.
 
-    Raises `UserError` unless the model takes the task's inputs and its outputs are [b, ..., c].
+    Raises `UserError` unless the model has something to train and takes the task's inputs, and its
+    outputs are [b, ..., c].
     """
+    if not any(parameter.requires_grad for parameter in plan.model.parameters()):
+        raise UserError(
+            f"model={plan.names['model']} has no parameter that requires a gradient, so nothing "
+            "would be trained: set requires_grad of those that are to learn"
+        )
     # Copies of what is stored: a model may work in place.
     x_wb, y_wb = data.train.batch(np.arange(min(NUM_EXAMPLES, len(data.train)))[None])
     inputs_wb, y_b, num_classes = plan.task.inputs(x_wb), y_wb[0], plan.task.num_classes

@@ -201,8 +201,10 @@ def with_saved_overrides(arguments: Sequence[str]) -> list[str]:
     Raises `UserError` where there is no such run, or it names foreign code.
     """
     given = values_of(arguments)
-    if "resume" not in given:
+    if given.get("resume", "null").lower() == "null":
         return list(arguments)
+    if not given["resume"].strip():
+        raise UserError("resume= names no folder: write resume=FOLDER, or resume=null for none")
     run = Path(given["resume"])
     try:
         saved = saved_overrides(run)

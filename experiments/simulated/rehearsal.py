@@ -14,6 +14,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from multiprocessing import Barrier, Pipe
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -32,7 +33,7 @@ from experiments.simulated.lengths import by_places, places
 from experiments.simulated.profile import JobKernels, Profile, setting_of
 from experiments.tasks.base import TaskData
 from experiments.training.step import Step, make_step
-from host.channel import ParentChannel
+from host.channel import ParentChannel, told
 from host.environment import cpu_model
 from host.errors import Failure
 from host.gpus import placement
@@ -73,10 +74,10 @@ def rehearse(
         placement(sharing)  # raises
     channels = [Pipe(duplex=False) for _ in range(sharing)]
     barriers = [Barrier(sharing, timeout=LIMIT_S) for _ in range(NUM_CONNECTIONS)]
-    meet = [barrier.wait for barrier in barriers]
+    args = num_steps, seconds, [barrier.wait for barrier in barriers]
     children = [
-        fork(lambda end=theirs: _run(plan, data, num_steps, seconds, meet, ParentChannel(end)))
-        for _, theirs in channels
+        fork(partial(told, own := ParentChannel(end), partial(_run, plan, data, *args, own)))
+        for _, end in channels
     ]
     for _, theirs in channels:
         theirs.close()
@@ -103,6 +104,8 @@ def _received(
             message = ours.recv()
         except EOFError as error:
             raise Failure(f"rehearsing worker {worker} {end_of(children.pop(worker))}") from error
+        if isinstance(message, Exception):
+            raise message
         if message is not None:
             return message
         tell()

@@ -206,9 +206,60 @@ tuned."""
 
 
 def load_data(task: Task, *, for_tuning: bool) -> TaskData:
-    """The task's examples, by `tuning_data` where asked. Raises as `Task.load` and that."""
+    """The task's examples, by `tuning_data` where asked. Raises as `Task.load`, that, and
+    `check_data`.
+    """
     data = task.load()
+    check_data(data, type(task).__name__, task.num_classes)
     return tuning_data(data) if for_tuning else data
+
+
+def check_data(data: Any, task: str, num_classes: int | None) -> None:
+    """Raise `UserError` unless these are splits with examples, and those that are arrays fit each
+    other. What a Dataset makes of its examples shows when they are read.
+    """
+    if not isinstance(data, TaskData):
+        raise UserError(
+            f"{task}.load() returns a {type(data).__name__}: return a TaskData of three splits"
+        )
+    for name, split in vars(data).items():
+        if not isinstance(split, Split):
+            kind = type(split).__name__
+            raise UserError(f"the split {name} of {task} is a {kind}: give a Split")
+        if not len(split):
+            raise UserError(f"the split {name} of {task} has no example: give it some")
+        if type(split) is not Split:
+            continue
+        where = f"the split {name} of {task}"
+        _check_arrays(split, where, num_classes)
+        like = data.train
+        if type(like) is Split and split.x.shape[1:] != like.x.shape[1:]:
+            raise UserError(
+                f"examples of {where} are {list(split.x.shape[1:])}, and those of train "
+                f"{list(like.x.shape[1:])}: give all splits examples of one shape"
+            )
+
+
+def _check_arrays(split: Split, where: str, num_classes: int | None) -> None:
+    x, y = split.x, split.y
+    if not (isinstance(x, np.ndarray) and isinstance(y, np.ndarray)):
+        kinds = f"a {type(x).__name__} and a {type(y).__name__}"
+        raise UserError(f"{where} has {kinds} for x and y: give NumPy arrays")
+    if len(x) != len(y):
+        raise UserError(f"{where} has {len(x)} examples and {len(y)} labels: give as many of both")
+    if num_classes is None:
+        return
+    if y.dtype != np.int64:
+        raise UserError(f"labels of {where} are {y.dtype}: give class numbers as int64")
+    known = y[y != PADDING]
+    if not known.size:
+        raise UserError(f"{where} has no label, all are {PADDING}: give some examples one")
+    low, high = int(known.min()), int(known.max())
+    if low < 0 or high >= num_classes:
+        raise UserError(
+            f"{where} has a label {high if high >= num_classes else low}, and the task has "
+            f"{num_classes} classes: give labels from 0 to {num_classes - 1}"
+        )
 
 
 def tuning_data(data: TaskData) -> TaskData:

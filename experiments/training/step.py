@@ -5,7 +5,7 @@ Shapes: w workers held by this process, b examples of each.
 
 import itertools
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +26,7 @@ from experiments.tasks.batches import Batches
 from experiments.tasks.loading.reading import Reading, Request
 from experiments.training.distributed import Distributed, distribute
 from experiments.training.trace import TraceRecorder
+from host.errors import UserError
 from kernels.upload import upload
 
 
@@ -63,7 +64,29 @@ def losses(plan: Plan, model: nn.Module, batch: Batch, divisors_w: Tensor | None
 
     # The loss of float16 has to be scaled before a backward pass begins.
     at_once = isinstance(model, StackedModel) and dtype is not torch.float16
-    return model(x_wb, loss) if at_once else loss(model)
+    with _telling_of_nothing_to_train(plan):
+        losses_w = model(x_wb, loss) if at_once else loss(model)
+        if torch.is_grad_enabled() and not losses_w.requires_grad:
+            raise RuntimeError(f"the loss {_NO_GRAD}")
+    return losses_w
+
+
+_NO_GRAD = "does not require grad"
+"""In torch's words of a loss that nothing depends on, which vmap and parts descend at once."""
+
+
+@contextmanager
+def _telling_of_nothing_to_train(plan: Plan) -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        if _NO_GRAD not in str(error):
+            raise
+        raise UserError(
+            f"the loss of task={plan.names['task']} depends on no parameter of "
+            f"model={plan.names['model']} that is trained: look for a detach(), a no_grad(), or a "
+            "loss that leaves the outputs out"
+        ) from error
 
 
 def make_scaler(plan: Plan) -> GradScaler:

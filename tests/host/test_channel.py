@@ -6,7 +6,8 @@ from multiprocessing import Pipe
 
 import pytest
 
-from host.channel import ParentChannel
+from host.channel import ParentChannel, told
+from host.errors import Failure, UserError
 from host.processes import fork
 
 
@@ -34,4 +35,18 @@ def test_a_child_without_its_parent_ends_without_a_word(
     pid = fork(run)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     assert code == 1
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("error", [UserError("take another"), Failure("it broke")])
+def test_a_parent_hears_what_its_child_says_of_itself(error, capfd):
+    ours, theirs = Pipe()
+
+    def run() -> int:
+        raise error
+
+    pid = fork(lambda: told(ParentChannel(theirs), run))
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+    heard = ours.recv()
+    assert (type(heard), str(heard)) == (type(error), str(error))
     assert capfd.readouterr() == ("", "")

@@ -199,8 +199,8 @@ def _unanswered(task: str, job: Job) -> str:
 def _left_out(answer: Answer) -> str:
     own = answer.trained
     return (
-        f"Of {own.task} with {own.workers} workers {listed(answer.left_out)} is left out: no setting "
-        f"of it that was tuned takes {answer.job.workers} workers."
+        f"Of {own.task} with {own.workers} workers {listed(answer.left_out)} is left out: "
+        f"no setting of it that was tuned takes {answer.job.workers} workers."
     )
 
 

@@ -105,7 +105,7 @@ _HOLDS = (
 _TOGETHER = (
     "The same of all tasks with equally many workers together: places by who is first or ties on "
     "each of them, at the target so many points below, or at all targets. Nobody: what wins there "
-    "depends on the task, or on the target, or one of the tasks has nobody who reaches that target. "
+    "depends on the task, or on the target, or nobody reaches that target on one of the tasks. "
     "The rows of all targets leave out, task by task, those that nobody reaches at that place. "
     "All-reduce loses: on each task and at each of these targets."
 )

@@ -99,7 +99,7 @@ def _shapes_of(model: str) -> Shapes:
 
 
 def can_train(algo: Mapping[str, Any], optim: Mapping[str, Any], workers: int) -> bool:
-    """Whether an algorithm takes so many workers; it and its optimizer as in a run's config.yaml."""
+    """Whether an algorithm takes so many workers; algorithm and optimizer as for `sent`."""
     optimizer = _made(optim, "optim")([nn.Parameter(torch.empty(1, device="meta"))])
     try:
         _made(algo, "algo").check(workers, optimizer)

@@ -54,6 +54,7 @@ def check_config(config: DictConfig, net: NetworkCondition) -> None:
     for group in GROUPS:
         if is_part(config[group]):
             check_limits(config[group], group)
+    _check_names(config.names)
     check_values(config, _RUN)
     check_numbers(config)
     if not is_part(config.target):
@@ -66,6 +67,13 @@ def check_config(config: DictConfig, net: NetworkCondition) -> None:
     check_workers(config, parts)
     check_algorithm(config, parts)
     _check_settings_of_algorithm(config)
+
+
+def _check_names(names: DictConfig) -> None:
+    """Raise `ValueError` for a name that no record could be told apart by."""
+    for group, name in names.items():
+        if not str(name).strip():
+            raise ValueError(f"names.{group} is empty: give it a name, or leave it out")
 
 
 def _parts(config: DictConfig, net: NetworkCondition) -> Parts:

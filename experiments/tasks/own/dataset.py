@@ -66,7 +66,14 @@ class DatasetTask(Classification):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.is_classification:
-            found = self.num_classes or _num_classes(self.train)
+            found = self.num_classes
+            if found is None:
+                found = _num_classes(self.train)
+            if not isinstance(found, int) or found < 1:
+                raise UserError(
+                    f"task.num_classes={found}: give a whole number from 1 up, or leave it out to "
+                    "take that of the Dataset"
+                )
             object.__setattr__(self, "num_classes", found)
         elif isinstance(self.loss_function, str) and not hasattr(F, self.loss_function):
             raise UserError(

@@ -124,9 +124,7 @@ def _findings(compared: Sequence[Compared], alike: list[str], differ: list[str])
     return " ".join(said)
 
 
-def _rows(
-    compared: Sequence[Compared], num_tested: int, differ: Sequence[str]
-) -> list[list[str]]:
+def _rows(compared: Sequence[Compared], num_tested: int, differ: Sequence[str]) -> list[list[str]]:
     rows = []
     for own in compared:
         num_seeds = len(own.real)

@@ -97,6 +97,12 @@ def test_whatever_a_model_does_is_said_in_one_line(value: object, complaint: str
         check_model(replace(plan, model=Returning(value)), data)
 
 
+def test_a_model_with_nothing_to_train_is_refused():
+    plan, data = planned("mnist5k", "mlp")
+    with pytest.raises(UserError, match=r"^model=mlp has no parameter that requires a gradient"):
+        check_model(replace(plan, model=plan.model.requires_grad_(False)), data)
+
+
 class Disturbing(nn.Module):
     """Works in place and draws at all times; one part is not in training mode, the rest is."""
 

@@ -203,3 +203,9 @@ def test_a_row_that_no_table_could_hold_is_left_out(tmp_path, field):
     )
     metrics = load_metrics(tmp_path)
     assert len(metrics) == 1 and "line 2 cannot be read" in metrics.attrs["problems"][0]
+
+
+def test_resume_null_is_none_and_an_empty_one_is_refused():
+    assert with_saved_overrides(["resume=null", "seed=1"]) == ["resume=null", "seed=1"]
+    with pytest.raises(UserError, match=r"^resume= names no folder"):
+        with_saved_overrides(["resume="])

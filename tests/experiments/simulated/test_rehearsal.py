@@ -155,9 +155,9 @@ def test_steps_that_overflow_are_not_of_a_profile(monkeypatch, tmp_path):
 
 
 def test_a_rehearsal_whose_every_step_overflows_says_so(monkeypatch, tmp_path, capfd):
-    with pytest.raises(Failure, match="rehearsing worker 0 ended with exit code 1"):
+    with pytest.raises(Failure, match="gradients overflow in every step that is rehearsed"):
         rehearsed_from_scale(2.0**100, tmp_path, monkeypatch, num_steps=3)
-    assert "gradients overflow in every step that is rehearsed" in capfd.readouterr().err
+    assert "Traceback" not in capfd.readouterr().err
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,15 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from experiments.tasks import cache, fashion_mnist, mnist5k
-from experiments.tasks.base import PADDING, Split, Task, TaskData, stratified, tuning_data
+from experiments.tasks.base import (
+    PADDING,
+    Split,
+    Task,
+    TaskData,
+    check_data,
+    stratified,
+    tuning_data,
+)
 from experiments.tasks.fashion_mnist import FashionMNIST
 from experiments.tasks.mnist5k import MNIST5k
 from host.errors import UserError
@@ -376,3 +384,39 @@ def test_every_task_yaml(path: Path):
     assert type(task).__name__.lower() == path.stem.replace("_", "")
     assert task == type(task)()  # The YAML shows the defaults.
     assert path.read_text().startswith("# python -m experiments ")
+
+
+def parts(**changes):
+    """Splits of examples of four numbers with three classes."""
+    x, y = np.zeros((6, 4), np.float32), np.arange(6) % 3
+    made = {name: Split(x, y) for name in ("train", "validation", "test")}
+    return TaskData(**made | changes)
+
+
+X, Y = np.zeros((6, 4), np.float32), np.arange(6) % 3
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (None, r"Mine.load\(\) returns a NoneType"),
+        (parts(test=(X, Y)), "the split test of Mine is a tuple"),
+        (parts(validation=Split(X[:0], Y[:0])), "validation of Mine has no example"),
+        (parts(train=Split(X.tolist(), Y)), "train of Mine has a list and a ndarray"),
+        (parts(train=Split(X, Y[:4])), "train of Mine has 6 examples and 4 labels"),
+        (parts(train=Split(X, Y.astype(np.float32))), "train of Mine are float32"),
+        (parts(test=Split(X, Y + 1)), "test of Mine has a label 3, .* from 0 to 2"),
+        (parts(test=Split(X, Y - 2)), "test of Mine has a label -2"),
+        (parts(test=Split(X, np.full(6, PADDING))), "test of Mine has no label"),
+        (parts(validation=Split(X[:, :3], Y)), r"validation of Mine are \[3\], .* train \[4\]"),
+    ],
+)
+def test_examples_that_do_not_fit_are_refused(data, said):
+    with pytest.raises(UserError, match=said):
+        check_data(data, "Mine", 3)
+
+
+def test_examples_that_fit_pass():
+    check_data(parts(), "Mine", 3)
+    check_data(parts(test=Split(X, np.where(Y > 1, PADDING, Y))), "Mine", 3)
+    check_data(parts(train=Split(X, Y / 2), validation=Split(X, Y / 2)), "Mine", None)

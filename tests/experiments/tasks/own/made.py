@@ -98,6 +98,23 @@ class Signs(Points):
         return self.x[index], self.targets[index]
 
 
+class Unlabelled(Signs):
+    """The same without a label."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return self.x[index], -100
+
+
+class Detached(nn.Linear):
+    """Two outputs that nothing can be learned from."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).detach()
+
+
 class Sometimes(Dataset):
     """Every third example is a number that Python, NumPy or torch draws; counts what is made."""
 

@@ -382,3 +382,35 @@ def test_images_of_cifar_are_moved_and_mirrored_anew_in_each_epoch(tmp_path):
         assert sum(same.all((2, 3, 4)).sum() for same in found) == 1
         seen.add(x.numpy().tobytes())
     assert len(seen) == 3
+
+
+SIGNS = (
+    *("task=dataset", f"task.train._target_={MADE}.Signs", "task.num_classes=2"),
+    *(f"task.validation._target_={MADE}.Signs", "target_accuracy=0.9", "workers=2"),
+)
+CLASSES = (*LINEAR[:2], "model.out_features=2")
+
+
+@pytest.mark.parametrize("number", ["0", "-3", "2.5"])
+def test_a_number_of_classes_that_is_none_is_refused(number, tmp_path):
+    with pytest.raises(UserError, match=rf"task.num_classes={number}: give a whole number"):
+        planned(tmp_path, *SIGNS, *CLASSES, f"task.num_classes={number}")
+
+
+def test_examples_without_a_label_are_no_accuracy(tmp_path):
+    words = (*SIGNS, *CLASSES, f"task.validation._target_={MADE}.Unlabelled")
+    plan = planned(tmp_path, *words)
+    data, communicator = plan.load_data(), StackedCommunicator(2)
+    model = StackedModel(plan.model, 2)
+    optimizer = plan.make_optimizer(model.parameters())
+    take_step = make_step(plan, data.train, model, optimizer, communicator)
+    with pytest.raises(UserError, match="none of the 50 examples of a split of task=dataset"):
+        evaluate(plan, data.validation, take_step.distributed, communicator)
+
+
+@pytest.mark.parametrize("stacking", ["vmap", "loop", "parts"])
+def test_a_loss_that_nothing_can_be_learned_from_is_refused(stacking, tmp_path):
+    words = (*SIGNS, f"model._target_={MADE}.Detached", f"cluster.stacking={stacking}")
+    config = compose_config(["algo=allreduce", "backend=sim", *RUN, *words])
+    with pytest.raises(UserError, match="depends on no parameter of model=Detached"):
+        run(config, tmp_path / "run")
