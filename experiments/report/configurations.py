@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from experiments.plan.identity import ADDED
 from host.bounded_yaml import read_mapping
 from host.errors import UserError
+from host.strangers.regular import read_text
 
 if TYPE_CHECKING:  # it takes half a second
     import pandas as pd
@@ -75,7 +76,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     {"algo.clip_norm": 1.0}.
     """
     try:
-        text = (folder / "config.yaml").read_text()
+        text = read_text(folder / "config.yaml")
         return ADDED | _parsed(_SEED.sub("", text)) | {"seed": "".join(_SEED.findall(text))}
     except (OSError, ValueError):
         return {CONFIGURATION: "unreadable"}

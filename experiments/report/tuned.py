@@ -20,6 +20,7 @@ from experiments.tasks.target import ACCURACY, LOWER_IS_BETTER, Target
 from host.bounded_yaml import read_mapping
 from host.errors import UserError
 from host.output import as_text
+from host.strangers.regular import read_text
 from host.words import counted, listed
 
 FILE = "tuning.json"
@@ -110,7 +111,7 @@ def said(value: float, unit: str) -> str:
 
 def _read(file: Path) -> Tuning:
     """Raises one of `UNREADABLE` for what no search has written."""
-    words = _mapping(json.loads(file.read_text()), "it")
+    words = _mapping(json.loads(read_text(file)), "it")
     if lacking := {"trials", "objectives"} - words.keys():
         raise ValueError(f"it has no {listed(sorted(lacking))}")
     trials = [TunedTrial(**trial) for trial in _list(words["trials"], "trials")]
@@ -189,7 +190,7 @@ def load_targets(folder: Path, metrics: Iterable[str] = (ACCURACY,)) -> dict[flo
     if not file.exists():
         return {}
     try:
-        found = read_mapping(file.read_text())
+        found = read_mapping(read_text(file))
         if not found:
             raise ValueError("it is no mapping")
         targets = {float(points): float(target) for points, target in found.items()}

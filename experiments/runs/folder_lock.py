@@ -66,7 +66,7 @@ def hold_alone(folder: Path, patience_s: float = PATIENCE_S) -> Iterator[None]:
 def is_held(folder: Path) -> bool:
     """Whether a process holds `folder`."""
     lock = _lock_of(folder)
-    if not lock.exists():
+    if not lock.is_file():
         return False
     try:
         is_own = os.access(lock, os.W_OK)

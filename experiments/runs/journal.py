@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.runs.fields import decoded, field_types, typed
 from experiments.training.metrics import MetricsRow
+from host.strangers.regular import check_regular, read_text
 
 if TYPE_CHECKING:  # it takes half a second, and a worker does not need it
     import pyarrow as pa
@@ -45,7 +46,7 @@ def read_journal(file: Path, problems: list[str]) -> list[dict[str, Any]]:
     that cannot be read.
     """
     rows = []
-    for number, text in enumerate(file.read_text(errors="replace").splitlines(), start=1):
+    for number, text in enumerate(read_text(file, errors="replace").splitlines(), start=1):
         try:
             rows.append(typed(decoded(text), MetricsRow))
         except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
@@ -77,6 +78,7 @@ def read_table(file: Path) -> pa.Table:
     """
     from pyarrow import parquet
 
+    check_regular(file)
     # parquet.read_table() would make columns of a path such as .../algo=bytegrad/net=wan/...
     with parquet.ParquetFile(file) as stored:
         names = stored.schema_arrow.names

@@ -27,6 +27,7 @@ from experiments.training.metrics import MetricsRow, time_to_target
 from host.errors import UserError
 from host.output import as_text, check_text
 from host.remaining import Work
+from host.strangers.regular import read_text
 
 if TYPE_CHECKING:  # these take half a second
     import pandas as pd
@@ -225,7 +226,7 @@ def load_config(folder: str | Path) -> dict[str, Any]:
 
     file = Path(folder) / "config.yaml"
     try:
-        found = yaml.safe_load(file.read_text())
+        found = yaml.safe_load(read_text(file))
         _ = found["names"]["backend"]  # the last that is written
     except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError) as error:
         raise UserError(
@@ -237,7 +238,7 @@ def load_config(folder: str | Path) -> dict[str, Any]:
 def load_environment(folder: str | Path) -> dict[str, Any]:
     """What the run in `folder` was made on and from; empty where that cannot be read."""
     try:
-        found = json.loads((Path(folder) / "environment.json").read_text())
+        found = json.loads(read_text(Path(folder) / "environment.json"))
     except UNREADABLE:
         return {}
     return found if isinstance(found, dict) else {}
@@ -363,4 +364,9 @@ def _read_metrics(folder: Path, problems: list[str]) -> pa.Table:
             return read_table(file)
         except (OSError, ValueError, pa.ArrowException) as error:
             problems.append(f"{file} cannot be read: {error}.")
-    return table(read_journal(journal, problems) if journal.is_file() else [])
+    if journal.exists():
+        try:
+            return table(read_journal(journal, problems))
+        except OSError as error:
+            problems.append(f"{journal} cannot be read: {error}.")
+    return table([])

@@ -23,6 +23,7 @@ from experiments.runs.folder_lock import HeldError, hold, is_held
 from experiments.runs.records import FILES
 from experiments.runs.summary import NOT_ENDED, UNREADABLE, Summary, is_unended, read_summary
 from host.errors import Failure
+from host.strangers.regular import read_text
 from host.words import counted
 
 AGAIN = "hydra.sweeper.retry_failed=true"
@@ -97,7 +98,7 @@ def find_records(root: Path) -> dict[str, Record]:
         folder = Path(path)
         held = is_held(folder)  # asked first: a run that ends meanwhile is seen to have ended
         try:
-            key = identity((folder / "config.yaml").read_text())
+            key = identity(read_text(folder / "config.yaml"))
         except (OSError, UnicodeDecodeError):  # a stranger's, or gone by now
             continue
         record = read_record(folder, is_held=held)

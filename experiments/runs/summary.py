@@ -9,6 +9,7 @@ from typing import Any
 
 from experiments.runs.fields import decoded, field_types, typed
 from experiments.tasks.target import ACCURACY, Target
+from host.strangers.regular import read_text
 from host.words import counted, listed
 
 NOT_ENDED = "the run has not ended: it is still running, or its launcher was killed"
@@ -261,7 +262,7 @@ def read_fields(folder: Path) -> dict[str, Any]:
 
     Raises one of `UNREADABLE`.
     """
-    found = decoded((folder / "summary.json").read_text())
+    found = decoded(read_text(folder / "summary.json"))
     if not isinstance(found, dict) or None in (found.get("algo"), found.get("status")):
         raise ValueError("not the summary of a run")
     told_workers(found.get("workers_over_time"))

@@ -42,6 +42,7 @@ from experiments.training.result import Result
 from experiments.training.trace import TraceFile
 from host import commands
 from host.output import reason
+from host.strangers.regular import check_regular
 from netsim.timeline.timeline import TimelineJob
 
 FOLDER = ".trainings"
@@ -127,8 +128,11 @@ class KeptTrainings:
 
     def find(self, key: str) -> KeptTraining | None:
         """That with `key`; None: there is none that can be read."""
-        with suppress(Exception), self._file(key).open("rb") as file:  # damaged, it raises anything
-            return _Unpickler(file).load()
+        kept = self._file(key)
+        with suppress(Exception):  # damaged, it raises anything
+            check_regular(kept)
+            with kept.open("rb") as file:
+                return _Unpickler(file).load()
         return None
 
     def keep(self, key: str, training: KeptTraining) -> None:

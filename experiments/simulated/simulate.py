@@ -48,6 +48,7 @@ from host.bounded_yaml import read_mapping
 from host.child import run_in_child_reporting
 from host.cores import usable_cores
 from host.errors import UserError
+from host.strangers.regular import read_text
 from netsim.timeline.compute import ComputeTimes, Constant, Straggler, Variation
 from netsim.timeline.cost_model import CostModel
 from netsim.timeline.timeline import Timeline
@@ -234,7 +235,7 @@ def _profile_before(plan: Plan, data: TaskData) -> Profile | None:
     """
     if plan.resume is None or not (plan.resume / PROFILE).is_file():
         return None
-    before = read_mapping((plan.resume / "config.yaml").read_text())
+    before = read_mapping(read_text(plan.resume / "config.yaml"))
     for name in ("threads_per_worker", "sharing"):
         if before.get(f"cluster.{name}") != getattr(plan.cluster, name):
             return None

@@ -32,6 +32,7 @@ from experiments.training.step import examples, losses
 from host.cores import usable_cores
 from host.errors import UserError
 from host.output import writing
+from host.strangers.regular import read_text
 
 FOLDER = ".ways"
 """Where a study keeps them, in its own folder."""
@@ -105,7 +106,7 @@ class KnownWays:
         if plan.cluster.stacking != MEASURED or plan.resume is not None:
             return None
         try:
-            told = self._file(plan).read_text()
+            told = read_text(self._file(plan))
         except OSError:
             return None
         return next((way for way in WAYS if way == told), None)

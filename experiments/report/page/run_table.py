@@ -21,6 +21,7 @@ from experiments.runs.fields import field_types
 from experiments.runs.load import load_environment
 from experiments.runs.summary import Summary
 from host.bounded_yaml import read_mapping
+from host.strangers.regular import read_text
 
 MAX_LINKS = 32
 """The most links of a run that the page lists."""
@@ -101,7 +102,7 @@ def _columns(runs: pd.DataFrame) -> Iterator[dict[str, Any]]:
 def _configuration(folder: Path) -> dict[str, Any]:
     """By the path of each value; what cannot be read has none."""
     try:
-        text = (folder / "config.yaml").read_text()
+        text = read_text(folder / "config.yaml")
         seed = _SEED.search(text)
         own = read_mapping(seed[0]) if seed else {}
         return read_options(_SEED.sub("", text)) | own

@@ -17,6 +17,7 @@ from experiments.report.figures.column import Panel, column, key
 from experiments.report.phrases import sentence, situation
 from experiments.report.results_table import COMPARABLE, SITUATION
 from experiments.report.section import Section
+from host.strangers.regular import read_text
 from host.words import counted
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def load_trace(file: Path) -> pd.DataFrame:
 
     Raises OSError, ValueError, TypeError or KeyError where it cannot be read.
     """
-    events = json.loads(file.read_text())["traceEvents"]
+    events = json.loads(read_text(file))["traceEvents"]
     return pd.DataFrame(
         [
             (e["pid"], e["tid"] - 1, e["name"], e["ts"] / 1e6, (e["ts"] + e["dur"]) / 1e6)

@@ -55,10 +55,10 @@ def folder(run: Path, step: int) -> Path:
 
 def complete(run: Path, step: int) -> set[int]:
     """The numbers of processes of which all have written their files of `step`; none where the
-    folder is gone: a run that goes on removes old ones.
+    folder is gone: a run that goes on removes old ones. A stranger's pipe is no file.
     """
     names: set[str] = set()
     with suppress(FileNotFoundError):
-        names = {file.name for file in folder(run, step).iterdir()}
+        names = {file.name for file in folder(run, step).iterdir() if file.is_file()}
     numbers = {int(number) for name in names for number in re.findall(r"_of_(\d+)\.pt$", name)}
     return {n for n in numbers if names >= {f"{process}_of_{n}.pt" for process in range(n)}}

@@ -1,7 +1,10 @@
 """Files of strangers: no code in them runs, each is named, and the rest is read."""
 
 import json
+import os
 import pickle
+from contextlib import suppress
+from threading import Timer
 
 import pytest
 import torch
@@ -10,9 +13,13 @@ from pyarrow import parquet
 from experiments.plan.overrides import with_saved_overrides
 from experiments.report.data import ReportData
 from experiments.report.page.run_table import run_table
-from experiments.runs.load import load_metrics
+from experiments.report.sections.timeline import TRACE, load_trace
+from experiments.report.tuned import FILE, TARGETS, load_targets, load_tunings
+from experiments.runs.load import load_config, load_environment, load_metrics, load_runs
+from experiments.runs.study import find_records
 from experiments.simulated.kept_trainings import KeptTrainings
 from experiments.training.checkpoints.checkpoint import Checkpoints
+from experiments.training.checkpoints.places import complete_steps
 from host.errors import UserError
 from tests.experiments.recorded import write_run
 from tests.hostile import Hostile
@@ -209,3 +216,63 @@ def test_resume_null_is_none_and_an_empty_one_is_refused():
     assert with_saved_overrides(["resume=null", "seed=1"]) == ["resume=null", "seed=1"]
     with pytest.raises(UserError, match=r"^resume= names no folder"):
         with_saved_overrides(["resume="])
+
+
+@pytest.fixture
+def make_pipe():
+    """Puts a pipe in the place of a file. Who waits for it gets nothing from it after a while."""
+    timers = []
+
+    def let_go(file):
+        with suppress(OSError):  # nobody waits
+            os.close(os.open(file, os.O_WRONLY | os.O_NONBLOCK))
+
+    def make(file):
+        file.unlink(missing_ok=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        os.mkfifo(file)
+        timers.append(Timer(5, let_go, [file]))
+        timers[-1].start()
+        return file
+
+    yield make
+    for timer in timers:
+        timer.cancel()
+
+
+@pytest.mark.parametrize(
+    ("name", "is_kept"),
+    [("summary.json", False), ("metrics.parquet", True), ("metrics.jsonl", True)],
+)
+def test_a_pipe_in_a_run_is_named_and_not_waited_for(name, is_kept, tmp_path, make_pipe):
+    write_run(tmp_path / "a")
+    if name == "metrics.jsonl":
+        (tmp_path / "a" / "metrics.parquet").unlink()
+    make_pipe(tmp_path / "a" / name)
+    (problem,) = load_metrics(tmp_path).attrs["problems"]
+    assert name in problem and problem.endswith("cannot be read: it is no regular file.")
+    assert len(load_runs(tmp_path)) == is_kept
+
+
+def test_pipes_in_the_place_of_what_tells_of_a_run_are_not_waited_for(tmp_path, make_pipe):
+    write_run(tmp_path / "a")
+    config = make_pipe(tmp_path / "a" / "config.yaml")
+    make_pipe(tmp_path / "a" / "environment.json")
+    assert find_records(tmp_path) == {} and load_environment(tmp_path / "a") == {}
+    (run,) = run_table(ReportData.load(tmp_path), tmp_path)["columns"][:1]
+    assert run["name"] == "name"
+    with pytest.raises(UserError, match=f"{config} is no whole .*it is no regular file"):
+        load_config(tmp_path / "a")
+
+
+def test_no_other_pipe_in_a_folder_is_waited_for(tmp_path, make_pipe):
+    with pytest.raises(OSError, match="it is no regular file"):
+        load_trace(make_pipe(tmp_path / TRACE))
+    assert "it is no regular file" in load_tunings(make_pipe(tmp_path / FILE).parent)[1][0]
+    with pytest.raises(UserError, match="it is no regular file"):
+        load_targets(make_pipe(tmp_path / TARGETS).parent)
+    make_pipe(tmp_path / "trainings" / "key.pickle")
+    assert KeptTrainings(tmp_path / "trainings").find("key") is None
+    make_pipe(tmp_path / "checkpoints" / "step_00000003" / "0_of_1.pt")
+    with pytest.raises(UserError, match="no complete checkpoint"):
+        complete_steps(tmp_path, 1)

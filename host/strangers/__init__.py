@@ -1,0 +1,1 @@
+"""Files that may be a stranger's."""
