@@ -145,11 +145,12 @@ class Sweep:
         self._tell(records)
         return todo
 
-    def end(self, trouble: str = "") -> None:
+    def end(self, trouble: str = "", *, num_refused: int = 0) -> None:
         """Say what came of them.
 
         Args:
             trouble: why the launcher ended before them, if it did.
+            num_refused: how many were not begun, because of what they ask for.
 
         Raises:
             RunsFailed: not all of them are done.
@@ -157,8 +158,9 @@ class Sweep:
         records = {k: r for k, r in self._records().items() if r.standing != Standing.INTERRUPTED}
         self._tell(records)
         num_failed = sum(record.standing is Standing.FAILED for record in records.values())
-        if trouble or num_failed or len(records) < len(self._runs):
-            raise RunsFailed(trouble or "not all runs are done: the same command goes on with them")
+        num_left = len(self._runs) - len(records) + num_failed
+        if trouble or num_left:
+            raise RunsFailed(trouble or _what_is_left(num_left, num_refused))
 
     def _records(self) -> dict[str, Record]:
         found = find_records(self._root)
@@ -183,6 +185,17 @@ class Sweep:
 def _is_further(one: Record, other: Record) -> bool:
     order = list(Standing)
     return order.index(one.standing) < order.index(other.standing)
+
+
+def _what_is_left(number: int, num_refused: int) -> str:
+    """What to do about runs that are not done, of which some were refused."""
+    others = "the same command goes on with"
+    if not num_refused:
+        return f"not all runs are done: {others} them"
+    was, needs = ("was", "needs") if num_refused == 1 else ("were", "need")
+    refused = f"{counted(num_refused, 'run')} {was} refused and {needs} other words"
+    rest = "" if number <= num_refused else f", {others} the others"
+    return f"not all runs are done: {refused}{rest}"
 
 
 def _short(path: Path) -> Path:

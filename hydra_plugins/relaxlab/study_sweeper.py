@@ -88,8 +88,8 @@ class StudySweeper(BasicSweeper):
                 ) from error
             traceback.print_exc()
             trouble = f"{type(error).__name__}: {lines[0]}"
-        _tell_refusals(returns, num_asked=len(todo))
-        asked.end(trouble)
+        num_refused = _tell_refusals(returns, num_asked=len(todo))
+        asked.end(trouble, num_refused=num_refused)
         return returns
 
     def _launch(self, runs: list[StudyRun], returns: list[Sequence[JobReturn]]) -> None:
@@ -159,8 +159,10 @@ def _is_of_slurm(error: Exception) -> bool:
     return is_failed or "on a slurm cluster" in str(error)
 
 
-def _tell_refusals(returns: list[Sequence[JobReturn]], *, num_asked: int) -> None:
-    """Print why runs were not begun; raises `UserError` if all were refused."""
+def _tell_refusals(returns: list[Sequence[JobReturn]], *, num_asked: int) -> int:
+    """Print why runs were not begun; returns how many were refused. Raises `UserError` if all
+    were.
+    """
     outcomes = [job_return.return_value for returned in returns for job_return in returned]
     for outcome in outcomes:
         if outcome.status == "held":
@@ -170,6 +172,7 @@ def _tell_refusals(returns: list[Sequence[JobReturn]], *, num_asked: int) -> Non
         raise UserError("; ".join(dict.fromkeys(reasons)))
     for reason in reasons:
         print(f"refused: {reason}")
+    return len(reasons)
 
 
 def _quoted(text: str) -> str:

@@ -120,6 +120,21 @@ def test_a_study_of_which_a_run_failed_says_so(tmp_path):
     Sweep(tmp_path, [job("seed: 2\n")]).end()
 
 
+@pytest.mark.parametrize(
+    ("num_refused", "said"),
+    [
+        (0, "the same command goes on with them"),
+        (1, "1 run was refused and needs other words, the same command goes on with the others"),
+        (2, "2 runs were refused and need other words"),
+    ],
+)
+def test_a_study_says_what_becomes_of_runs_that_were_refused(num_refused, said, tmp_path):
+    leave(tmp_path / "0", "completed", None, "seed: 0\n")
+    jobs = [job(f"seed: {seed}\n") for seed in range(3)]
+    with pytest.raises(RunsFailed, match=f"^not all runs are done: {said}$"):
+        Sweep(tmp_path, jobs).end(num_refused=num_refused)
+
+
 def test_a_folder_is_held_by_one_process(tmp_path):
     folder = tmp_path / "run"
     with hold(folder):
@@ -225,6 +240,14 @@ def test_a_sweep_that_cannot_begin_is_refused_with_one_sentence(tmp_path):
     assert ended.returncode == 2
     assert ended.stderr.count("do not fill one batch") == 1
     assert folders(tmp_path) == set()
+
+
+def test_a_sweep_of_which_a_run_is_refused_says_that_it_needs_other_words(tmp_path, profile):
+    command = ("-m", "algo=allreduce", *QUICK, profile, f"hydra.sweep.dir={tmp_path}")
+    ended = app.run(*command, "batch_size=32,100000")
+    assert ended.returncode == 1 and "\nrefused: " in ended.stdout
+    assert ended.stderr.endswith("1 run was refused and needs other words\n")
+    assert len(folders(tmp_path)) == 1
 
 
 @pytest.mark.parametrize(
