@@ -9,6 +9,7 @@ from typing import NamedTuple
 from omegaconf import DictConfig
 
 from experiments.plan.compose import compose_config
+from experiments.plan.limits.of_targets import has_target
 from experiments.plan.messages import choices
 from experiments.plan.overrides import Word, read_overrides, read_word, values_of
 from experiments.plan.part import check_start, make_part
@@ -106,11 +107,14 @@ def called(name: str, overrides: Sequence[str]) -> str:
 
 
 def composed(algo: str, overrides: Sequence[str]) -> DictConfig:
-    """The configuration of one algorithm; a run stops at the target unless `overrides` want it to
-    go on. Raises `UserError` for an override that does not fit.
+    """The configuration of one algorithm; a run stops at the target, if there is one, unless
+    `overrides` want it to go on. Raises `UserError` for an override that does not fit.
     """
     backend = [] if "backend" in values_of(overrides) else ["backend=sim"]
-    return compose_config([f"algo={algo}", *backend, "stop_at_target=true", *overrides])
+    config = compose_config([f"algo={algo}", *backend, *overrides])
+    if "stop_at_target" not in values_of(overrides):
+        config.stop_at_target = has_target(config)
+    return config
 
 
 def _is_of_algo(text: str) -> bool:

@@ -17,6 +17,7 @@ from experiments.plan.limits.limit import WORDS, is_of
 from experiments.plan.limits.of_configs import check_config
 from experiments.plan.limits.of_host import check_gpu, check_host
 from experiments.plan.limits.of_models import check_model_of_task
+from experiments.plan.limits.of_targets import check_stop
 from experiments.plan.overrides import OPEN_GROUPS
 from host.errors import UserError
 
@@ -36,6 +37,7 @@ def check_first(config: DictConfig) -> None:
     net = make_part(config.net, "net")
     try:
         check_config(config, net)
+        check_stop(config)
     except ValueError as error:
         raise UserError(str(error)) from error
 

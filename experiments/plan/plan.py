@@ -18,6 +18,7 @@ from bagua_algos.communication.streams import NumStreams, check_streams
 from bagua_algos.worker_axis.stacking import WAYS
 from experiments.plan.limits.of_pairs import Parts, check_device, check_workers
 from experiments.plan.limits.of_runs import check_numbers
+from experiments.plan.limits.of_targets import check_reachable
 from experiments.tasks.base import Split, Task, TaskData, load_data
 from experiments.tasks.batches import Batches
 from experiments.tasks.loading.reading import Loaders
@@ -238,6 +239,7 @@ class Plan:
         check_pattern(self.pattern)
         check_workers(self, self.parts)
         self.net.check_num_workers(self.workers)
+        check_reachable(self.target, has_classes=self.task.num_classes is not None)
         if self.task.num_classes is None and self.target.metric != LOSS:
             raise ValueError(
                 f"task={self.names['task']} has no classes, so that there is no "

@@ -25,6 +25,7 @@ from experiments.plan import part
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.plan.identity import ADDED, completed, config_text, plain
+from experiments.plan.limits import of_targets
 from experiments.plan.messages import choices
 from experiments.plan.overrides import normalize_overrides, read_word, values_of
 from experiments.plan.plan import Plan
@@ -247,12 +248,24 @@ def test_the_target_is_the_tasks_unless_given():
     assert plan_of("target.loss=3.2", "target_accuracy=null").target == loss
 
 
+def test_a_run_ends_at_a_target_of_its_task_or_of_another_metric():
+    assert plan_of("stop_at_target=true").stop_at_target
+    assert plan_of("target.loss=0", "target_accuracy=null", "stop_at_target=true").stop_at_target
+
+
+def test_a_loss_of_no_classes_may_be_any_number():
+    of_targets.check_reachable(Target(metric="loss", value=-1.0), has_classes=False)
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
         (["target.loss=3", "target.f1=0.5"], "got target.f1 and target.loss: leave one"),
         (["target.loss=3", "target_accuracy=0.5"], "target_accuracy and target.loss: leave one"),
         (["target.top_5=1.5"], r"target.top_5 must be a fraction in \(0, 1\], got 1.5"),
+        (["target.loss=-1"], "target.loss must be at least 0, since no run gets below, got -1"),
+        (["target.perplexity=0.9"], "target.perplexity must be at least 1, since .*, got 0.9"),
+        (["target_accuracy=null", "stop_at_target=true"], "ends a run at its target, .* is none"),
         (["target.loss=inf"], "target.loss must be a finite number"),
         (["target.rouge=0.5"], "there is no key 'target.rouge'"),
     ],
