@@ -92,12 +92,25 @@ def main() -> int:
         "--tables", nargs="*", metavar="NAME", help="the tables alone, as Markdown: these or all"
     )
     arguments = parser.parse_args()
-    out = Path(arguments.out or Path("results/reports", Path(arguments.dir).resolve().name))
+    _check(arguments)
+    name = Path(arguments.dir).resolve().name
+    out = Path("results/reports", name) if arguments.out is None else Path(arguments.out)
     if arguments.tables is not None:
         return _tables(arguments.dir, arguments.tables, out)
     for file in report(arguments.dir, out, execute=arguments.execute):
         print(file)
     return 0
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Raise `UserError` for a name of no letters, and for options that do not go together."""
+    for name, value in (("DIR", arguments.dir), ("--out", arguments.out)):
+        if value == "":
+            raise UserError(f"{name} is empty: name a folder, such as . for this one")
+    if arguments.execute and arguments.tables is not None:
+        raise UserError(
+            "--execute runs the notebook, and --tables makes none: leave one of them out"
+        )
 
 
 def _tables(path: str, names: Sequence[str], out: Path) -> int:

@@ -1,4 +1,5 @@
 import math
+import shlex
 
 import pandas as pd
 import pytest
@@ -38,6 +39,19 @@ def test_the_chosen_ones_are_written(runs, tmp_path, monkeypatch, capsys):
     assert [file.name for file in files] == ["bytes.md", "time_to_accuracy.md"]
     assert sorted(capsys.readouterr().out.split()) == list(map(str, files))
     assert files[0].read_text() == tables.tables(runs)["bytes.md"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("runs --tables --execute", "--execute runs the notebook, and --tables makes none"),
+        ("'' --tables", "DIR is empty: name a folder"),
+        ("runs --out ''", "--out is empty: name a folder"),
+    ],
+)
+def test_words_that_would_mean_something_else_are_refused(words, said, monkeypatch):
+    with pytest.raises(UserError, match=said):
+        report(monkeypatch, *shlex.split(words))
 
 
 def test_what_a_spreadsheet_would_compute_is_text(tmp_path):
