@@ -116,6 +116,7 @@ def divided(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """
     parser = Parser(parents=[get_args_parser()], add_help=False, prog=program("experiments"))
     parser.keys = KEYS
+    arguments = _with_choice(arguments)
     words = parser.parse_intermixed_args(arguments).overrides
     left = list(words)
     options = []
@@ -125,6 +126,16 @@ def divided(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
         else:
             options.append(argument)
     return options, words
+
+
+def _with_choice(arguments: Sequence[str]) -> list[str]:
+    """Hydra's --info without a choice as --info=all, so that it takes no other word for one."""
+    following = [*arguments[1:], "-"]
+    is_alone = [word.startswith("-") or "=" in word for word in following]
+    return [
+        "--info=all" if argument in ("--info", "-i") and alone else argument
+        for argument, alone in zip(arguments, is_alone, strict=True)
+    ]
 
 
 if __name__ == "__main__":

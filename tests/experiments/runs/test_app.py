@@ -88,6 +88,27 @@ def test_options_may_stand_after_other_words():
     )
 
 
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        (["--info", "algo=bytegrad", "seed=1"], ["--info=all"]),
+        (["algo=bytegrad", "-i", "seed=1"], ["--info=all"]),
+        (["algo=bytegrad", "seed=1", "--info"], ["--info=all"]),
+        (["algo=bytegrad", "--info", "-m", "seed=1"], ["--info=all", "-m"]),
+        (["algo=bytegrad", "--info", "defaults", "seed=1"], ["--info", "defaults"]),
+        (["algo=bytegrad", "seed=1", "--info=defaults"], ["--info=defaults"]),
+    ],
+)
+def test_info_may_stand_anywhere_with_and_without_a_choice(words, options):
+    assert divided(words) == (options, ["algo=bytegrad", "seed=1"])
+
+
+def test_info_is_printed_wherever_it_stands():
+    ended = app.run("algo=bytegrad", "--info", "defaults")
+    assert ended.returncode == 0, ended.stderr
+    assert "Defaults List" in ended.stdout
+
+
 def test_a_folder_that_has_a_run_is_refused_and_kept(tmp_path):
     (tmp_path / "summary.json").write_text("{}")
     ended = app.run("algo=bytegrad", f"hydra.run.dir={tmp_path}")
