@@ -4,7 +4,6 @@ import math
 import sys
 from collections.abc import Sequence
 
-from rich.console import Console
 from rich.text import Text
 
 from experiments.advise.advice import Advice
@@ -25,6 +24,7 @@ from experiments.advise.rank import Prediction, ranked, tie_rule
 from experiments.advise.verify import REAL_RUN_S, check_launchable, measured_times_s
 from experiments.plan.plan import Plan
 from experiments.report.statistics import prediction_error
+from host.command_line.console import Console
 from host.cores import usable_cores
 from host.remaining import Work
 from host.words import counted

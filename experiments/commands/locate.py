@@ -57,9 +57,8 @@ def main() -> int:
 def _answer(words: list[str]) -> None:
     job, task = read_job(words, tasks())
     with commands.importing():
-        from rich.console import Console
-
         from experiments.advise.map.answer import answers, caveats, where
+        from host.command_line.console import Console
     asked = tasks() if task is None else [task]
     given = answers(job, asked)
     console = Console()

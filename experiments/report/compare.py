@@ -6,7 +6,6 @@ python -m experiments.compare results/runs [--out figures]
 import sys
 from pathlib import Path
 
-from rich.console import Console
 from rich.text import Text
 
 from experiments.report.cells import remarks, render, repeated, unlike
@@ -14,6 +13,7 @@ from experiments.report.data import ReportData
 from experiments.report.figures.files import save_plot
 from experiments.report.figures.plots import accuracy_plot
 from experiments.runs.load import load_runs_and_metrics
+from host.command_line.console import Console
 from host.errors import UserError
 from host.output import check_folder
 

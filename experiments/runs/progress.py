@@ -4,11 +4,11 @@ import time
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, Self
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from experiments.tasks.target import LOSS
 from experiments.training.metrics import MetricsRow
+from host.command_line.console import Console
 
 UNKNOWN = "-"
 

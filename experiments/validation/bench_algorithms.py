@@ -15,7 +15,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from torch import nn
 
@@ -30,6 +29,7 @@ from experiments.plan.plan import Plan
 from experiments.tasks.base import TaskData
 from experiments.tasks.loading.reading import Reading
 from experiments.training.step import Step, make_scaler, make_step
+from host.command_line.console import Console
 from host.environment import environment
 from host.words import counted
 

@@ -24,7 +24,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
@@ -39,6 +38,7 @@ from experiments.plan.plan import Plan
 from experiments.training.distributed import Distributed, distribute
 from experiments.training.step import make_scaler
 from host.child import run_in_child_reporting
+from host.command_line.console import Console
 from host.conf import checkout
 from host.environment import environment
 from host.processes import fork, kill

@@ -4,9 +4,9 @@ import statistics
 import sys
 from collections.abc import Mapping, Sequence
 
-from rich.console import Console
 from rich.table import Table
 
+from host.command_line.console import Console
 from host.environment import environment
 from host.words import counted
 

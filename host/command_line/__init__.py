@@ -1,1 +1,1 @@
-"""What a command is told: its options."""
+"""What a command is told: its options; and what it prints by rich."""

@@ -169,11 +169,19 @@ def test_a_command_that_is_to_ignore_ctrl_c_does():
     subprocess.run([sys.executable, "-c", script], cwd=app.ROOT, check=True)
 
 
-@pytest.mark.parametrize("words", ["netsim --help", "netsim -h"])
+BY_RICH = (
+    "from host import commands; from host.command_line.console import Console; "
+    "commands.run(lambda: Console().print('a table'))"
+)
+
+
+@pytest.mark.parametrize(
+    "words", [["-m", "netsim", "--help"], ["-m", "netsim", "-h"], ["-c", BY_RICH]]
+)
 def test_whose_output_nobody_reads(words):
     unread, output = os.pipe()
     os.close(unread)
-    command = [sys.executable, "-m", *words.split()]
+    command = [sys.executable, *words]
     ended = subprocess.run(
         command, cwd=app.ROOT, stdout=output, stderr=subprocess.PIPE, timeout=LIMIT_S
     )

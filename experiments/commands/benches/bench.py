@@ -20,9 +20,8 @@ def main() -> int:
     if arguments.repeats < 1:
         parser.error(f"--repeats must be at least 1, got {arguments.repeats}")
     with commands.importing():  # seconds, once the command line was read
-        from rich.progress import track
-
         from experiments.validation.bench import CASES, measure, print_table
+        from host.command_line.console import track
     measured: dict[str, list[tuple[float, float]]] = {case: [] for case in CASES}
     with tempfile.TemporaryDirectory() as folder:
         for repeat in track(range(arguments.repeats), "interleaved runs"):

@@ -26,11 +26,11 @@ def main() -> int:
         parser.error(f"--repeats must be at least 1, got {arguments.repeats}")
     with commands.importing():  # seconds, once the command line was read
         import torch
-        from rich.console import Console
         from rich.progress import track
 
         from experiments.validation import bench_gpt
         from experiments.validation.bench_algorithms import measure, plans_of, print_table
+        from host.command_line.console import Console
     if arguments.gpt:
         bench_gpt.print_table(bench_gpt.measure(GPT_STEPS * arguments.repeats))
         return 0

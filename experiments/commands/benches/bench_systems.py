@@ -62,10 +62,9 @@ def main() -> int:
 
 def autotune(arguments: argparse.Namespace) -> None:
     """Whole runs of 4 workers by the defaults, tuned, and by a grid, in turn."""
-    from rich.progress import track
-
     from experiments.validation import bench_autotune
     from experiments.validation.rounds import print_rounds
+    from host.command_line.console import track
 
     nets: list[str] = arguments.nets or list(bench_autotune.NETS)
     models: list[str] = arguments.models or list(bench_autotune.MODELS)
@@ -100,10 +99,9 @@ def autotune(arguments: argparse.Namespace) -> None:
 
 def balanced(arguments: argparse.Namespace) -> None:
     """Whole runs of 4 workers, in turn."""
-    from rich.progress import track
-
     from experiments.validation import bench_balanced
     from experiments.validation.rounds import print_rounds
+    from host.command_line.console import track
 
     words = [f"experiment={arguments.experiment}"]
     words += [] if arguments.steps is None else [f"max_steps={arguments.steps}"]
@@ -119,10 +117,9 @@ def balanced(arguments: argparse.Namespace) -> None:
 
 def cache(arguments: argparse.Namespace) -> None:
     """Epochs over slow examples, then entries, the stores in turn."""
-    from rich.progress import track
-
     from experiments.validation import bench_cache
     from experiments.validation.rounds import print_rounds
+    from host.command_line.console import track
 
     rows = defaultdict(list)
     with bench_cache.stores() as makers:
@@ -145,10 +142,10 @@ def cache(arguments: argparse.Namespace) -> None:
 def lengths(arguments: argparse.Namespace) -> None:
     """Steps of one worker without the others, the cases in turn."""
     import torch
-    from rich.progress import track
 
     from experiments.validation import bench_balanced
     from experiments.validation.rounds import print_rounds
+    from host.command_line.console import track
 
     torch.set_num_threads(1)
     words = [f"experiment={arguments.experiment}"]
@@ -164,10 +161,10 @@ def lengths(arguments: argparse.Namespace) -> None:
 def optimizer(arguments: argparse.Namespace) -> None:
     """Steps of many small parameters, the ways in turn."""
     import torch
-    from rich.progress import track
 
     from experiments.validation import bench_optimizer
     from experiments.validation.rounds import print_rounds
+    from host.command_line.console import track
 
     torch.set_num_threads(1)
     rows = defaultdict(list)
@@ -187,10 +184,9 @@ def optimizer(arguments: argparse.Namespace) -> None:
 
 def streams(arguments: argparse.Namespace) -> None:
     """Whole runs of 4 workers over several networks, in turn."""
-    from rich.progress import track
-
     from experiments.validation.rounds import print_rounds
     from experiments.validation.streams import bench_streams
+    from host.command_line.console import track
 
     measured = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
@@ -207,10 +203,10 @@ def streams(arguments: argparse.Namespace) -> None:
 def reading(arguments: argparse.Namespace) -> None:
     """Batches of the same digits, the readers in turn, then whole runs of 4 workers, in turn."""
     import torch
-    from rich.progress import track
 
     from experiments.validation import bench_reading
     from experiments.validation.rounds import print_rounds
+    from host.command_line.console import track
 
     torch.set_num_threads(1)  # runs fork
     rows = defaultdict(list)
@@ -228,10 +224,9 @@ def reading(arguments: argparse.Namespace) -> None:
 
 def auto(arguments: argparse.Namespace) -> None:
     """What `streams=auto` chooses over several networks, in turn."""
-    from rich.progress import track
-
     from experiments.validation.rounds import print_rounds
     from experiments.validation.streams import bench_streams
+    from host.command_line.console import track
 
     measured = defaultdict(list)
     for _ in track(range(arguments.repeats), "interleaved trials"):
@@ -246,10 +241,9 @@ def pieces(arguments: argparse.Namespace) -> None:
     """Exchanges and all-to-alls of 4 workers over several networks, equal parts and pieces in turn;
     a table of Markdown.
     """
-    from rich.progress import track
-
     from experiments.validation.rounds import measured_by
     from experiments.validation.streams import bench_pieces
+    from host.command_line.console import track
     from netsim.errors import NamespaceError
 
     measured = {}

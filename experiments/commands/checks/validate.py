@@ -73,12 +73,12 @@ def _arguments() -> argparse.Namespace:
 
 def _measure(arguments: argparse.Namespace) -> "Record":
     """The record of all cells, which stands in the folder `--out` after each one measured."""
-    from rich.console import Console
     from rich.progress import Progress
 
     from experiments.validation.step_times.grid import CI_GRID, GRID, only
     from experiments.validation.step_times.measure import measure
     from experiments.validation.step_times.record import Record, this_machine
+    from host.command_line.console import Console
 
     machine = this_machine(arguments.beside)
     cells = only(arguments.only, CI_GRID if arguments.ci else GRID)

@@ -15,10 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from experiments.runs.summary import UNREADABLE
 from host import markdown
+from host.command_line.console import Console
 from host.environment import environment
 from host.gpus import Gpu
 
