@@ -113,6 +113,10 @@ def sentence(error: Exception) -> str:
         return f"there is no key {match[1]!r}: {_nearest(match[1])}"
     if match := re.match(r"In '([^']+)': ConfigKeyError .* not in '\w+' full_key: (\S+)", text):
         return f"conf/{match[1]}.yaml: there is no key {match[2]!r}: {_nearest(match[2])}"
+    if match := re.match(r"Interpolation key '([^']+)' not found full_key: (\S+)", text):
+        return f"{match[2]}=${{{match[1]}}} names no key: {_nearest(match[1])}"
+    # What OmegaConf says of the place is of no use to who wrote the value.
+    text = re.sub(r" full_key: (\S+)?( reference_type=\S+)?( object_type=\S+)?$", _at, text)
     if text.startswith("Error merging override") and error.__cause__:
         word = text.removeprefix("Error merging override ")
         return _wrong_type(word) or f"{word}: {first_line(error.__cause__)}"
@@ -133,6 +137,11 @@ def sentence(error: Exception) -> str:
             "as in 'KEY=\"a value\"'"
         )
     return text or first_line(error.__cause__ or error)
+
+
+def _at(place: re.Match[str]) -> str:
+    """Where a value stands, behind what is wrong with it."""
+    return f", at {place[1]}" if place[1] else ""
 
 
 def _wrong_type(word: str) -> str:

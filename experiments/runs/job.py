@@ -16,6 +16,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from experiments.plan.identity import plain
+from experiments.plan.messages import is_of_hydra, sentence
 from experiments.plan.part import check_start, make_part
 from experiments.runs.folder_lock import HeldError, hold, hold_alone
 from experiments.runs.records import check_free
@@ -63,10 +64,13 @@ def run_job(config: DictConfig, peers: Peers | None = None) -> RunOutcome:
     except Terminated:  # by torchrun, when another worker has refused what is asked for
         _remove_empty(folder)
         raise
-    except OSError as error:
-        if (said := limit_reached(error)) is None:
+    except Exception as error:
+        if isinstance(error, OSError) and (said := limit_reached(error)) is not None:
+            return RunOutcome(status="refused", reason=said)
+        if not is_of_hydra(error):
             raise
-        return RunOutcome(status="refused", reason=said)
+        _remove_empty(folder)  # a value that stands for another is looked up once it is read
+        return RunOutcome(status="refused", reason=sentence(error))
 
 
 def _remove_empty(folder: Path) -> None:

@@ -62,6 +62,7 @@ from tests import app
         (["algo=choco_sgd", "algo.topology=[1]"], "algo.topology=[1] is no choice: choose algo."),
         (["algo=bytegrad", "cluster.jitter=5"], "cluster.jitter=5 is no choice: choose cluster."),
         (["algo=bytegrad", "++cluster.jitter=5"], "must be one of its choices or null, got 5"),
+        (["algo=bytegrad", "names.algo=${nowhere}"], "names.algo=${nowhere} names no key: "),
         (["algo=bytegrad", "net=null"], "net=null is no choice: choose net=cellular"),
         (["algo=bytegrad", "optim._partial_=2"], "optim._partial_ must be true or false, got 2"),
         (["algo=bytegrad", "optim.momentum=x"], "optim.momentum takes a number, not 'x'"),
