@@ -28,7 +28,7 @@ def calibrate(overrides: list[str], out: str, num_rounds: int) -> None:
     """Write the profile of each algorithm that `overrides` of the app's configuration choose.
 
     Raises `UserError` for overrides that do not fit, for PyTorch's own algorithms, and for a file
-    that cannot be written.
+    that cannot be written, or is none.
     """
     choice = choose(overrides)
     if num_rounds < 1:
@@ -36,7 +36,10 @@ def calibrate(overrides: list[str], out: str, num_rounds: int) -> None:
     if len(choice.algos) > 1 and ALGO not in out:
         raise UserError(f"--out is one file for several algorithms: have {ALGO} in its name")
     for algo in choice.algos:
-        check_folder(Path(out.replace(ALGO, algo)).parent)
+        path = Path(out.replace(ALGO, algo))
+        if path.exists() and not path.is_file():
+            raise UserError(f"--out={out} is no file: name one, such as {ALGO}.yaml")
+        check_folder(path.parent)
     work = Work({IMPORTING: IMPORTING_S})
     work.begin(IMPORTING)
     with commands.importing():

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from experiments.plan.limits.of_runs import PRECISIONS
 from host.errors import UserError
+from host.strangers.regular import read_text
 from netsim.conditions.link import check_number
 from netsim.timeline.compute import ComputeTimes
 
@@ -152,7 +153,9 @@ class Device:
             figures = tuple(Figure(**figure) for figure in values.pop("figures", ()))
             shares = values.pop("shares", None)
             if shares is None:
-                shares = _packaged(SHARES)[path.stem]
+                shares = _packaged(SHARES).get(path.stem)
+            if shares is None:
+                raise ValueError("it has no shares")
             by_precision = {key: Shares(**entry) for key, entry in shares.items()}
             return cls(**values, figures=figures, shares=by_precision)
         except (OSError, yaml.YAMLError, AttributeError, TypeError, KeyError, ValueError) as error:
@@ -217,7 +220,11 @@ class Device:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    return yaml.safe_load(path.read_text())
+    """Raises `OSError` for no regular file, and `ValueError` for what is no mapping."""
+    found = yaml.safe_load(read_text(path))
+    if not isinstance(found, dict):
+        raise ValueError("it is no mapping")
+    return found
 
 
 _packaged = cache(_read)

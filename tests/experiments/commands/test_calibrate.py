@@ -1,3 +1,5 @@
+import pytest
+
 from experiments.simulated.profile import Profile
 from tests import app
 
@@ -34,3 +36,11 @@ def test_what_cannot_be_rehearsed_is_refused_in_a_sentence(tmp_path):
     assert refused.returncode == 2
     assert "needs real workers" in refused.stderr
     assert not (tmp_path / "p.yaml").exists()
+
+
+@pytest.mark.parametrize("name", ["", "{tmp_path}", "/dev/null"])
+def test_what_is_no_file_is_refused_before_the_work(name, tmp_path):
+    out = name.format(tmp_path=tmp_path)
+    refused = calibrate("algo=bytegrad", "--out", out)
+    assert refused.returncode == 2
+    assert refused.stderr == f"error: --out={out} is no file: name one, such as {{algo}}.yaml\n"

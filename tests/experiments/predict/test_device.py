@@ -172,3 +172,19 @@ def test_links_and_precisions_that_a_device_lacks_are_refused():
     assert device(nvlink_gb_per_s=50).link_gb_per_s() == 50
     with pytest.raises(UserError, match="precision=bfloat16 is not known of NVIDIA V100"):
         Device.load("v100").shares_of("bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [("", "it is no mapping"), ("[1]", "it is no mapping"), ("device: x", "it has no shares")],
+)
+def test_a_file_of_no_device_is_refused_in_plain_words(text, why, tmp_path):
+    file = tmp_path / "own.yaml"
+    file.write_text(text)
+    with pytest.raises(UserError, match=rf"^device={file} cannot be read \({why}\): choose "):
+        Device.load(str(file))
+
+
+def test_a_device_of_the_system_is_no_file():
+    with pytest.raises(UserError, match=r"^device=/dev/null cannot be read \(it is no regular "):
+        Device.load("/dev/null")
