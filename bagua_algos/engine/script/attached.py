@@ -242,6 +242,7 @@ class Attached(ABC):
 
     def _act_where_step_begins(self) -> None:
         """Once a step, also where one is tried again that an error has broken off."""
+        self._changes.check_gradients()
         if self.dispatcher.acts_at("on_step_begin") and not self._accumulation.has_acted:
             self.backward.keep_gradients()
             self._act("on_step_begin")

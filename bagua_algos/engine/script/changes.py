@@ -53,7 +53,8 @@ class ScriptChanges:
         self._buckets = buckets
         self._distributed = {p for bucket in buckets for p in bucket.parameters}
         self._requires_grad = {p: p.requires_grad for p in model.parameters()}
-        self._optimized = parameters_of(optimizer)
+        self._had_gradient = {p for p in model.parameters() if p.grad is not None}
+        self._note_optimized(parameters_of(optimizer))
         self._has_warned = False
         self._is_forward = False
         self._put_back = PutBack()
@@ -211,7 +212,21 @@ class ScriptChanges:
                 "the optimizer's parameters were replaced or put into another order after the "
                 f"model was distributed: {AGAIN}"
             )
-        self._optimized = now
+        self._note_optimized(now)
+
+    def check_gradients(self) -> None:
+        """A step begins, and its gradients are there: raise `ValueError` where one is of a
+        parameter that was frozen, or came later. No backward pass need tell of it: where the loss
+        uses no parameter in a bucket, there is none that workers hear of.
+        """
+        for parameter in self._frozen:
+            is_new = parameter.requires_grad or parameter not in self._had_gradient
+            if parameter.grad is not None and is_new:
+                raise ValueError(
+                    f"{self._name(parameter)} has a gradient, which is of this worker alone, since "
+                    "it was frozen or not there when the model was distributed: release() the "
+                    "model, change requires_grad, and distribute() it again"
+                )
 
     def check_requires_grad(self) -> None:
         """Raise `ValueError` where a parameter's `requires_grad` is not what it was."""
@@ -315,6 +330,10 @@ class ScriptChanges:
                 )
             if any(lies_in(parameter, bucket.weights) for bucket in self._buckets):
                 parameter.data = parameter.data.clone()
+
+    def _note_optimized(self, parameters: list[nn.Parameter]) -> None:
+        self._optimized = parameters
+        self._frozen = [p for p in parameters if not self._requires_grad.get(p)]
 
     def _note_addresses(self) -> None:
         self._living = [p for bucket in self._buckets for p in bucket.parameters if p.numel()]

@@ -13,7 +13,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from bagua_algos.engine.script.changes import named, parameters_of
+from bagua_algos.engine.script.changes import AGAIN, named, parameters_of
 from bagua_algos.engine.script.closures import closure_of
 
 
@@ -48,7 +48,7 @@ class OtherOptimizers:
         self._distributed = set(distributed)
         self._may_step, self._num_passes = may_step, num_passes
         self._check_gradients, self._after_step = check_gradients, after_step
-        self._approved: weakref.WeakKeyDictionary[Optimizer, list[int]] = (
+        self._approved: weakref.WeakKeyDictionary[Optimizer, list[tuple]] = (
             weakref.WeakKeyDictionary()
         )
         self._passes_before: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()
@@ -70,7 +70,7 @@ class OtherOptimizers:
         parameters = parameters_of(optimizer)
         if is_within_backward:
             self._refuse_within_backward(parameters)
-        known = [id(parameter) for parameter in parameters]
+        known = [(id(parameter), parameter.requires_grad) for parameter in parameters]
         if self._approved.get(optimizer) != known:
             self._refuse_unheard(parameters)
             self._approved[optimizer] = known
@@ -99,11 +99,15 @@ class OtherOptimizers:
         own = set(self._model.parameters()) | self._distributed
         for parameter in parameters:
             if parameter in own and parameter.requires_grad and not self._is_allowed(parameter):
+                way = (
+                    "give it to the distributed optimizer, in a group of its own if it needs other "
+                    "options"
+                )
+                if parameter not in self._distributed:  # frozen then, or not there
+                    way = f"{AGAIN}, with it to be trained"
                 raise ValueError(
                     f"{named(self._model, parameter)} belongs to a distributed model, and another "
-                    "optimizer is about to change it, which the algorithm would not hear of: give "
-                    "it to the distributed optimizer, in a group of its own if it needs other "
-                    "options"
+                    f"optimizer is about to change it, which the algorithm would not hear of: {way}"
                 )
 
     def _refuse_within_backward(self, parameters: Iterable[nn.Parameter]) -> None:

@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import bagua_algos
-from bagua_algos import Algorithm, AllReduce, LocalSGD, QAdam
+from bagua_algos import SGP, Algorithm, AllReduce, LocalSGD, QAdam
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.engine.engine import Engine
 from bagua_algos.outer_optimizer import SlowMo
@@ -24,6 +24,73 @@ def test_a_parameter_that_is_unfrozen_later_is_refused():
     model[0].requires_grad_(True)
     with pytest.raises(ValueError, match=r"shape \(4, 3\) was unfrozen after .* release\(\)"):
         model(torch.ones(2, 3)).sum().backward()
+
+
+def of_frozen_body(algorithm: Algorithm) -> tuple[nn.Sequential, torch.optim.SGD]:
+    """A head that trains on a frozen body."""
+    model = layers(3, 4, 5)
+    model[0].requires_grad_(False)
+    _, optimizer = engine_of(model, algorithm)
+    return model, optimizer
+
+
+@pytest.mark.parametrize("algorithm", [AllReduce(), LocalSGD(interval=2), SGP()])
+@pytest.mark.parametrize("way", ["frozen head", "loss of the body", "frozen again", "closure"])
+def test_a_parameter_that_is_unfrozen_later_is_refused_where_nothing_else_gets_a_gradient(
+    algorithm, way
+):
+    model, optimizer = of_frozen_body(algorithm)
+    model(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    model.requires_grad_(True)
+    model[1].requires_grad_(way != "frozen head")
+
+    def train_body() -> None:
+        used = model if way == "frozen head" else model[0]
+        used(torch.ones(2, 3)).sum().backward()
+
+    if way != "closure":
+        train_body()
+    model[0].requires_grad_(way != "frozen again")
+    closure = train_body if way == "closure" else None
+    before = model[0].weight.detach().clone()
+    with pytest.raises(ValueError, match=r"'0.weight' .* frozen or not there when .* release\(\)"):
+        optimizer.step(closure)
+    assert torch.equal(model[0].weight, before)
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_a_frozen_parameter_may_need_a_gradient_between_steps_and_may_have_an_old_one(set_to_none):
+    model = layers(3, 4, 5)
+    model(torch.ones(2, 3)).sum().backward()
+    model[0].requires_grad_(False)
+    _, optimizer = engine_of(model, AllReduce())
+    for _ in range(2):
+        optimizer.zero_grad(set_to_none=set_to_none)
+        model(torch.ones(2, 3)).sum().backward()
+        model.requires_grad_(False)  # as of a discriminator, while its generator trains
+        optimizer.step()
+        model[1].requires_grad_(True)
+        model[0].requires_grad_(True)
+        torch.autograd.grad(model[0](torch.ones(2, 3)).sum(), model[0].weight)
+        model[0].requires_grad_(False)
+
+
+def test_a_group_that_came_frozen_is_refused_when_it_trains():
+    model = layers(3, 4, 5)
+    model[0].requires_grad_(False)
+    optimizer = torch.optim.SGD(model[1].parameters(), lr=0.1)
+    Engine(model, optimizer, AllReduce(), StackedCommunicator(1))
+    model.append(nn.Linear(5, 5).requires_grad_(False))
+    optimizer.add_param_group({"params": [*model[0].parameters(), *model[2].parameters()]})
+    optimizer.step()
+    for layer, x, name in ((model[0], torch.ones(2, 3), "0"), (model[2], torch.ones(2, 5), "2")):
+        model.zero_grad()
+        layer.requires_grad_(True)
+        layer(x).sum().backward()
+        with pytest.raises(ValueError, match=rf"'{name}.weight' .* a gradient, which is of this"):
+            optimizer.step()
 
 
 def test_a_parameter_that_is_frozen_later_is_refused():

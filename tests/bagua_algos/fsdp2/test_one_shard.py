@@ -167,3 +167,20 @@ def test_another_pass_through_a_graph_of_before_an_average_is_refused(sharded, n
     outputs[0].sum().backward(retain_graph=num_forwards == 1)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         outputs[-1].square().sum().backward()
+
+
+def test_a_unit_that_was_frozen_and_trains_alone_is_refused(sharding):
+    """No backward pass tells of it: workers hear of the other unit's gradients only."""
+    model = nn.Sequential(nn.Linear(3, 4).requires_grad_(False), nn.Linear(4, 4))
+    for unit in (*model, model):
+        sharding.shard(unit)
+    _, optimizer = distribute((model, sharding.workers), AllReduce())
+    backward(model)
+    optimizer.step()
+    optimizer.zero_grad()
+    model[0].requires_grad_(True)
+    model[1].requires_grad_(False)
+    backward(model)
+    with pytest.raises(ValueError, match=r"^'0.weight' .* frozen or not there when the model"):
+        optimizer.step()
+    bagua_algos.release(model)

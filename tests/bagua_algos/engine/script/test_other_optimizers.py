@@ -68,6 +68,24 @@ def test_another_optimizer_takes_no_gradients_that_no_backward_pass_has_made(num
     engine.close()
 
 
+def test_another_optimizer_trains_nothing_that_was_frozen_before():
+    """It may have it from the beginning, frozen."""
+    model = layers(3, 4, 5)
+    model[0].requires_grad_(False)
+    other, optimizer = (sgd(*layer.parameters()) for layer in model)
+    engine = Engine(model, optimizer, AllReduce(), StackedCommunicator(1))
+    for _ in range(2):
+        other.step()
+    model[0].requires_grad_(True)
+    model[1].requires_grad_(False)
+    backward(model)
+    with pytest.raises(ValueError, match=r"'0.weight' .* another .*: release\(\) the"):
+        other.step()
+    model[0].requires_grad_(False)
+    other.step()
+    engine.close()
+
+
 def test_another_optimizer_takes_its_step_by_a_closure():
     model = layers(3, 4, 5)
     engine, _, other = optimizers_of(model)
