@@ -202,16 +202,14 @@ class Engine(Attached):
         Yields the spread of the workers' weights about that mean: the root of their mean squared
         distance, over the mean's norm. Where the algorithm keeps weights equal, checksums are
         compared, and a warning tells if they differ. A collective call. Buffers stay averaged, and
-        so do frozen parameters that differ where the algorithm does not keep weights equal;
-        weights that differ between workers return afterwards. What is averaged travels by
-        `averager`; None: by the communicator. `pause` or `stand_still` first.
+        so do frozen parameters that differ; weights that differ between workers return afterwards.
+        What is averaged travels by `averager`; None: by the communicator. `pause` or `stand_still`
+        first.
         """
         averager = averager or self.context.communicator
         run = self.dispatcher.run
-        agree = self.algorithm.workers_agree
-        trained = None if agree else self._trained
-        run("averaging of buffers", lambda: average_untrained_(self.model, averager, trained))
-        keeper = type(self.algorithm).__name__ if agree else None
+        keeper = type(self.algorithm).__name__ if self.algorithm.workers_agree else None
+        average_untrained_(self.model, averager, run, self._trained, kept_equal_by=keeper)
         put_back = self._changes.put_back_weights
         within = averaged(self.context.buckets, averager, run, put_back, kept_equal_by=keeper)
         with within as spread, self._looking_on(spread):

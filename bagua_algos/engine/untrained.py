@@ -5,7 +5,8 @@ Shape suffixes: N workers, w of them held by this process, n elements, b bytes, 
 """
 
 import hashlib
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -65,16 +66,41 @@ def digest(x: Tensor) -> Tensor:
 
 
 def average_untrained_(
-    model: nn.Module, averager: Averager, trained: Sequence[nn.Parameter] | None
+    model: nn.Module,
+    averager: Averager,
+    run: Run,
+    trained: Iterable[nn.Parameter],
+    *,
+    kept_equal_by: str | None = None,
 ) -> None:
-    """Average buffers and, unless it is None that is `trained`, the other parameters, which are
-    frozen; for a while others may need no gradient either. A collective call.
+    """Average buffers as `average_buffers_` does, and the parameters that are not `trained`: those
+    are frozen, and for a while others may need no gradient either. Where an algorithm keeps weights
+    equal, its name says so, and a warning tells of frozen ones that were not alike. A collective
+    call, in a job of `run`.
     """
-    average_buffers_(model, averager)
-    if trained is not None:
-        own = set(trained)
-        others = [p.detach() for p in model.parameters() if p not in own]
-        average_where_different_(others, averager)
+    own, buffers, apart = set(trained), list(model.buffers()), []
+    frozen = {name: p.detach() for name, p in model.named_parameters() if p not in own}
+
+    def average() -> None:
+        apart.extend(average_where_different_([*buffers, *frozen.values()], averager))
+        broadcast_tensors_([b for b in buffers if not _is_number(b)], averager)
+
+    run("averaging of buffers", average)
+    if kept_equal_by is not None:
+        places = {id(x) for x in apart}
+        warn_of_frozen(kept_equal_by, [name for name, x in frozen.items() if id(x) in places])
+
+
+def warn_of_frozen(algorithm: str, names: Sequence[str]) -> None:
+    """One sentence where frozen parameters of these names differed and should not."""
+    if names:
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        warnings.warn(
+            f"the frozen parameter {names[0]!r}{more} differed between workers, and {algorithm} "
+            "keeps weights equal: whatever changes it has to do the same on every worker; it is "
+            "the mean of all workers' from here on",
+            stacklevel=2,
+        )
 
 
 def average_buffers_(model: nn.Module, averager: Averager) -> None:
@@ -87,15 +113,16 @@ def average_buffers_(model: nn.Module, averager: Averager) -> None:
     broadcast_tensors_([b for b in buffers if not _is_number(b)], averager)
 
 
-def average_where_different_(tensors: Sequence[Tensor], averager: Averager) -> None:
+def average_where_different_(tensors: Sequence[Tensor], averager: Averager) -> list[Tensor]:
     """Replace those floating-point or complex ones of `tensors` by their mean over all workers that
-    are not alike on all: what a script has made of each worker's own weights, such as a teacher
-    that follows its student. Constants keep their bits. A collective call; 12 bytes a tensor
-    travel.
+    are not alike on all, and return them: what a script has made of each worker's own weights, such
+    as a teacher that follows its student. Constants keep their bits. A collective call; 12 bytes a
+    tensor travel.
     """
-    numbers = [_real(x) for x in tensors if _is_number(x) and x.numel()]
+    tensors = [x for x in tensors if _is_number(x) and x.numel()]
+    numbers = [_real(x) for x in tensors]
     if not numbers:
-        return
+        return []
     own_wt = torch.stack([_checksums(x, len(averager.ranks)) for x in numbers], 1)
     first_wt = own_wt.clone()
     averager.broadcast_(first_wt)
@@ -103,6 +130,7 @@ def average_where_different_(tensors: Sequence[Tensor], averager: Averager) -> N
     averager.all_reduce_mean_(differs_wt)
     shares = differs_wt[0].tolist()
     _average_([x for x, share in zip(numbers, shares, strict=True) if share], averager)
+    return [x for x, share in zip(tensors, shares, strict=True) if share]
 
 
 def _is_number(x: Tensor) -> bool:

@@ -41,6 +41,7 @@ from bagua_algos.engine.untrained import (
     average_where_different_,
     broadcast_weights_,
     broadcast_where_different_,
+    warn_of_frozen,
 )
 from bagua_algos.fsdp2.bucket import WholeBucket, build_buckets
 from bagua_algos.fsdp2.checks import (
@@ -178,12 +179,7 @@ class ShardedEngine(Attached):
         run("averaging of buffers", lambda: average_buffers_(self.model, averager))
         average_buffers_(self.model, self._shard_workers)
         keeper = type(self.algorithm).__name__ if self.algorithm.workers_agree else None
-        if keeper is None:
-            reshard(self.model)
-            held = [local(p) for p in self._frozen]
-            run("averaging of frozen parameters", lambda: average_where_different_(held, averager))
-            everywhere = [local(p) for p in self._frozen if not is_distributed(p)]
-            average_where_different_(everywhere, self._shard_workers)
+        self._average_frozen_(averager, keeper)
         with (
             averaged(
                 self._buckets,
@@ -196,6 +192,21 @@ class ShardedEngine(Attached):
             self._looking_on(spread),
         ):
             yield spread
+
+    def _average_frozen_(self, averager: Averager, kept_equal_by: str | None) -> None:
+        reshard(self.model)
+        own, apart = set(self._frozen), []
+        frozen = {name: p for name, p in self.model.named_parameters() if p in own}
+        held = {name: local(p) for name, p in frozen.items()}
+        self.dispatcher.run(
+            "averaging of frozen parameters",
+            lambda: apart.extend(average_where_different_([*held.values()], averager)),
+        )
+        everywhere = [x for name, x in held.items() if not is_distributed(frozen[name])]
+        apart += average_where_different_(everywhere, self._shard_workers)
+        if kept_equal_by is not None:
+            places = {id(x) for x in apart}
+            warn_of_frozen(kept_equal_by, [n for n, x in held.items() if id(x) in places])
 
     def _identity(self) -> dict[str, Any]:
         """What a state belongs to, in words for errors."""

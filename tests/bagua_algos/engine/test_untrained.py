@@ -1,5 +1,7 @@
 """Buffers and frozen parameters of workers that differ in them."""
 
+import warnings
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -184,18 +186,34 @@ class WithTeacher(nn.Module):
 
 
 @pytest.mark.parametrize("algorithm", [LocalSGD(interval=9), Decentralized(), AllReduce()])
-def test_the_consensus_is_of_teachers_too_where_workers_need_not_agree(algorithm):
+def test_the_consensus_is_of_teachers_too_which_differ_where_workers_need_not_agree(algorithm):
     model = StackedModel(WithTeacher(), NUM_WORKERS)
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
     engine = Engine(model, optimizer, algorithm, StackedCommunicator(NUM_WORKERS))
+    with warnings.catch_warnings(action="error"), engine.consensus():
+        pass
     teacher = model.module.teacher.weight
     teacher.data.add_(torch.arange(float(NUM_WORKERS))[:, None, None])
-    own = teacher.clone()
-    with engine.consensus():
+    expected = teacher.mean(0, keepdim=True).expand_as(teacher)
+    said = "the frozen parameter 'module.teacher.weight' differed between workers, and AllReduce"
+    told = pytest.warns(UserWarning, match=said) if algorithm.workers_agree else nullcontext()
+    with told, engine.consensus() as spread:
         within = teacher.clone()
-    expected = own if algorithm.workers_agree else own.mean(0, keepdim=True).expand_as(own)
+    assert spread < 1e-6
     torch.testing.assert_close(within, expected)
     assert torch.equal(teacher, within)
+    engine.close()
+
+
+def test_all_frozen_parameters_that_differ_are_counted():
+    model = StackedModel(WithTeacher(), NUM_WORKERS)
+    optimizer = torch.optim.SGD(model.module.student.parameters(), lr=0.1)
+    engine = Engine(model, optimizer, AllReduce(), StackedCommunicator(NUM_WORKERS))
+    for parameter in model.module.teacher.parameters():
+        parameter.data[1] += 1
+    said = "'module.teacher.weight' and 1 more differed between workers"
+    with pytest.warns(UserWarning, match=said), engine.consensus():
+        pass
     engine.close()
 
 
