@@ -177,7 +177,7 @@ def _average_(tensors: list[Tensor], averager: Averager) -> None:
     averager.all_reduce_mean_(flat_wn)
     sizes = [x.numel() // num_held for x in tensors]
     for x, mean_wn in zip(tensors, flat_wn.split(sizes, dim=1), strict=True):
-        x.copy_(mean_wn.reshape(x.shape))
+        _write_(x, mean_wn.reshape(x.shape))
 
 
 def broadcast_tensors_(tensors: list[Tensor], averager: Averager) -> None:
@@ -195,9 +195,15 @@ def broadcast_tensors_(tensors: list[Tensor], averager: Averager) -> None:
     for x, row, old_wb, new_wb in zip(
         tensors, rows, bytes_wb, message_wb.split(sizes, dim=1), strict=True
     ):
-        old_wb.copy_(new_wb)
+        _write_(old_wb, new_wb)
         if row.data_ptr() != x.data_ptr():  # else it is a view of x, which has what was written
-            x.copy_(row.reshape(x.shape))
+            _write_(x, row.reshape(x.shape))
+
+
+def _write_(x: Tensor, values: Tensor) -> None:
+    """Where a script has made `x` in `torch.inference_mode()`, only there may it be written to."""
+    with torch.inference_mode(x.is_inference()):
+        x.copy_(values)
 
 
 def _dense(x: Tensor, num_rows: int) -> Tensor:

@@ -116,6 +116,15 @@ def test_numbers_that_torch_keeps_in_another_way_are_averaged(of):
     assert all(torch.equal(x, first[0]) for x in first_w.to(torch.complex64))
 
 
+def test_buffers_that_a_script_has_made_in_inference_mode_are_written_to():
+    """As one that a model caches in an evaluation."""
+    with torch.inference_mode():
+        ranks_w = torch.arange(NUM_WORKERS)[:, None] + 1
+        model = model_of(means=ranks_w.float(), counts=ranks_w, turned=(ranks_w * 1j).conj())
+    average_buffers_(model, StackedCommunicator(NUM_WORKERS))
+    assert model.means.eq(2).all() and model.counts.eq(1).all() and model.turned.eq(-2j).all()
+
+
 def test_at_the_start_everything_that_does_not_train_is_worker_0s(model):
     recorder = Recorder()
     broadcast_untrained_(model, StackedCommunicator(NUM_WORKERS, recorder))
