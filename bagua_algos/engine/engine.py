@@ -41,7 +41,7 @@ from bagua_algos.engine.script.closures import StepClosure
 from bagua_algos.engine.script.copies import ForwardHook, leave_out_of_copies
 from bagua_algos.engine.script.elementwise import check_elementwise
 from bagua_algos.engine.script.grad_scaler import ScaledGradients, check_scaler_is_known
-from bagua_algos.engine.script.same_model import check_same_model
+from bagua_algos.engine.script.same_model import Meeting, check_same_model, check_still_same_model
 from bagua_algos.engine.script.weak_hook import nothing_came
 from bagua_algos.engine.step_observer import Listener, StepObserver, tell_left_out
 from bagua_algos.engine.untrained import (
@@ -207,7 +207,9 @@ class Engine(Attached):
         first.
         """
         averager = averager or self.context.communicator
-        run = self.dispatcher.run
+        run, device = self.dispatcher.run, self.context.buckets[0].weights.device
+        meeting = Meeting(averager, self.context.communicator, run)
+        check_still_same_model(self.model, [meeting], device)
         keeper = type(self.algorithm).__name__ if self.algorithm.workers_agree else None
         average_untrained_(self.model, averager, run, self._trained, kept_equal_by=keeper)
         put_back = self._changes.put_back_weights

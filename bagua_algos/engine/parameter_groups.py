@@ -113,7 +113,7 @@ def check_parameters(model: nn.Module, optimizer: Optimizer, algorithm: Algorith
                 algorithm.check_parameter(parameter)
             except ValueError as error:
                 raise ValueError(f"{name!r}: {error}") from None
-    _check_untrained(model)
+    check_untrained(model)
     check_owns_memory(model)
     for group in optimizer.param_groups:
         for parameter in group["params"]:
@@ -125,7 +125,8 @@ def check_parameters(model: nn.Module, optimizer: Optimizer, algorithm: Algorith
                 )
 
 
-def _check_untrained(model: nn.Module) -> None:
+def check_untrained(model: nn.Module) -> None:
+    """Raise `ValueError` where a buffer or frozen parameter cannot take other workers' values."""
     frozen = [(name, p) for name, p in model.named_parameters() if not p.requires_grad]
     for name, x in [*frozen, *model.named_buffers()]:
         if x.is_quantized:

@@ -36,6 +36,7 @@ from bagua_algos.engine.script.changes import (
 )
 from bagua_algos.engine.script.closures import StepClosure
 from bagua_algos.engine.script.copies import ForwardHook, leave_out_of_copies
+from bagua_algos.engine.script.same_model import Meeting, check_still_same_model
 from bagua_algos.engine.untrained import (
     average_buffers_,
     average_where_different_,
@@ -176,6 +177,9 @@ class ShardedEngine(Attached):
         """
         averager = averager or self.context.communicator
         run = self.dispatcher.run
+        replicas = Meeting(averager, self.context.communicator, run)
+        shards = Meeting(self._shard_workers, self._shard_workers, lambda _, job: job())
+        check_still_same_model(self.model, [replicas, shards], self._buckets[0].gradients.device)
         run("averaging of buffers", lambda: average_buffers_(self.model, averager))
         average_buffers_(self.model, self._shard_workers)
         keeper = type(self.algorithm).__name__ if self.algorithm.workers_agree else None

@@ -1,14 +1,20 @@
-"""Workers must have built the same model: in buckets parameters have no names, only places."""
+"""Workers must have the same model: in buckets parameters have no names, only places, and buffers
+are averaged beside each other.
+"""
 
 import hashlib
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from bagua_algos.communication.communicator import Communicator
-from bagua_algos.engine.consensus import Run
+from bagua_algos.communication.communicator import Averager, Communicator
+from bagua_algos.engine.consensus import Run, outside_inference_mode
+from bagua_algos.engine.parameter_groups import check_untrained
 
 _DIGEST_BYTES = 16
+_SENTENCE_BYTES = 512
 
 
 def check_same_model(model: nn.Module, communicator: Communicator, run: Run) -> None:
@@ -42,6 +48,85 @@ def check_same_model(model: nn.Module, communicator: Communicator, run: Run) -> 
     )
 
 
+class Meeting(NamedTuple):
+    """Workers that average buffers: by `averager`, in jobs of `run`; what is to be said of those
+    that cannot be averaged travels by `workers`.
+    """
+
+    averager: Averager
+    workers: Communicator
+    run: Run
+
+
+@outside_inference_mode()
+def check_still_same_model(
+    model: nn.Module, meetings: Sequence[Meeting], device: torch.device
+) -> None:
+    """Raise `ValueError`, on every worker, where the parameters or buffers of two differ by now in
+    their names, order, shapes or types, as where a script has replaced a buffer by a larger one; or
+    where one worker has a buffer or frozen parameter that cannot take others' values.
+
+    A collective call: 256 bytes travel in each of `meetings`, each of other workers, who average in
+    turn; where one process holds all workers, none.
+    """
+    refused = ""
+    try:
+        check_untrained(model)
+    except ValueError as error:
+        refused = str(error)
+    parameters = [f"the parameter {_described(name, p)}" for name, p in model.named_parameters()]
+    parts = [refused, *parameters, *_buffers_of(model)]
+    between = [m for m in meetings if len(m.workers.ranks) == 1 and m.workers.world_size > 1]
+    if _any_differs(_digest(repr(parts)), between, device):
+        said = [_difference(parts, workers, device, run) for _, workers, run in between]
+        other = "other workers' parameters or buffers differ in names, shapes or types"
+        raise ValueError(refused or next(filter(None, said), other))
+    if refused:
+        raise ValueError(refused)
+
+
+def _any_differs(digest: bytes, between: Sequence[Meeting], device: torch.device) -> bool:
+    """Whether two workers have other digests. The mean of a byte's squares is the square of its
+    mean where all have the same byte. If not, it is greater by 1 / (2 N) at least.
+    """
+    byte_d = torch.tensor([[*digest]], dtype=torch.float64, device=device)
+    moments_d = torch.cat([byte_d, byte_d.square()], 1)
+    num_workers = 1
+    for averager, workers, run in between:
+        run("comparison of models", lambda a=averager: a.all_reduce_mean_(moments_d))
+        num_workers *= workers.world_size
+    mean_d, squares_d = moments_d.split(len(digest), 1)
+    return bool((squares_d - mean_d.square()).max() > 0.25 / num_workers)
+
+
+def _difference(parts: Sequence[str], workers: Communicator, device: torch.device, run: Run) -> str:
+    """In words, the same on all `workers`: the first part in which one differs from the first of
+    them; "" where none does.
+    """
+    number = torch.tensor([len(parts)], device="cpu")
+    most = int(_gather(number, device, workers, run).max())
+    parts = [*parts, *["nothing more"] * (most + 1 - len(parts))]
+    own_tb = torch.tensor([[*_digest(part)] for part in parts], device="cpu")
+    all_Ntb = _gather(own_tb, device, workers, run)
+    differs_Nt = (all_Ntb != all_Ntb[0]).any(2)
+    other = int(differs_Nt.any(1).int().argmax())
+    place = int(differs_Nt[other].int().argmax())
+    octets = parts[place].encode()[:_SENTENCE_BYTES].ljust(_SENTENCE_BYTES, b"\0")
+    all_Nb = _gather(torch.tensor([*octets], device="cpu"), device, workers, run)
+    first, second = (
+        bytes(all_Nb[n].tolist()).rstrip(b"\0").decode(errors="ignore") for n in (0, other)
+    )
+    if not differs_Nt.any():
+        return ""
+    if place == 0:  # one of them cannot be averaged at all
+        return f"on worker {0 if first else other} {first or second}"
+    return (
+        f"worker 0 has {first} and worker {other} has {second}, so that they cannot be averaged: "
+        "change shapes and types alike on all workers, or keep what changes as an attribute that "
+        "is no buffer"
+    )
+
+
 def _parts_of(model: nn.Module) -> list[str]:
     """All that is distributed, in words for errors."""
     parts = []
@@ -50,7 +135,11 @@ def _parts_of(model: nn.Module) -> list[str]:
         # Only of a trainable one does the order in memory matter: that of its bucket.
         order = "" if x.is_contiguous() or not x.requires_grad else ", channels_last"
         parts.append(f"the {kind} {_described(name, x)}{order}")
-    return parts + [f"the buffer {_described(name, x)}" for name, x in model.named_buffers()]
+    return parts + _buffers_of(model)
+
+
+def _buffers_of(model: nn.Module) -> list[str]:
+    return [f"the buffer {_described(name, x)}" for name, x in model.named_buffers()]
 
 
 def _described(name: str, x: Tensor) -> str:

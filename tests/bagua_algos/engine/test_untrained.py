@@ -125,6 +125,21 @@ def test_buffers_that_a_script_has_made_in_inference_mode_are_written_to():
     assert model.means.eq(2).all() and model.counts.eq(1).all() and model.turned.eq(-2j).all()
 
 
+def test_buffers_that_a_script_has_replaced_are_looked_at_by_the_consensus():
+    model = nn.Linear(2, 2)
+    model.register_buffer("x", torch.zeros(3, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    engine = Engine(model, optimizer, AllReduce(), StackedCommunicator(1))
+    for x, said in (
+        (torch.zeros(3).expand(3, 3), r"^'x' has elements that share their memory"),
+        (torch.eye(3).to_sparse(), r"^'x' is sparse_coo.* attribute that is no buffer"),
+    ):
+        model.x = x
+        with pytest.raises(ValueError, match=said), engine.consensus():
+            pass
+    engine.close()
+
+
 def test_at_the_start_everything_that_does_not_train_is_worker_0s(model):
     recorder = Recorder()
     broadcast_untrained_(model, StackedCommunicator(NUM_WORKERS, recorder))

@@ -152,6 +152,21 @@ def after(place: Place, change: Callable[[nn.Module, torch.optim.Optimizer], Non
         bagua_algos.release(model)
 
 
+@sentence
+def grown(place: Place) -> None:
+    """One process of all has another buffer by the time of a consensus."""
+    model = sharded(place)
+    model.register_buffer("table", torch.zeros(2))
+    bagua_algos.distribute(model, sgd(model), LocalSGD(), place.replicas)
+    if place.replica == place.shard == 1:
+        model.table = torch.zeros(3)
+    try:
+        with bagua_algos.consensus(model):
+            pass
+    finally:
+        bagua_algos.release(model)
+
+
 def replace(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     model.stem.load_state_dict(
         {name: x.clone() for name, x in model.stem.state_dict().items()}, assign=True
@@ -257,6 +272,7 @@ CASES: dict[str, Callable[[Place], str]] = {
     "never reduced": partial(never_reduced, stop=stop_all),
     "never reduced, local SGD": partial(never_reduced, stop=stop_all, algorithm=LocalSGD),
     "never reduced, in bfloat16": partial(never_reduced, stop=stop_all, mp_policy=BF16),
+    "grown buffer": grown,
     "one unit never reduced": partial(never_reduced, stop=stop_one),
     **{name: partial(after, change=change) for name, change in AFTER.items()},
 }

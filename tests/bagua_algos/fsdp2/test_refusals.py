@@ -39,6 +39,7 @@ SENTENCES = {
     "never reduced, local SGD": r"never reduced over the shards.*: let the last micro-batch's",
     "never reduced, in bfloat16": r"never reduced over the shards.*: let the last micro-batch's",
     "one unit never reduced": r"never reduced over the shards.*: let the last micro-batch's",
+    "grown buffer": r"'table' of shape \(2,\) .* shape \(3,\)|^other workers' parameters or",
     "empty_backward": r"empty_backward is not for .*: run any batch, with its loss times 0",
 }
 

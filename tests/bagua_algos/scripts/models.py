@@ -139,6 +139,27 @@ def different_models() -> Results:
     return results
 
 
+def grown_buffers() -> Results:
+    """A mask or table that grows with the longest sequence that a worker has seen, as in many a
+    transformer, and one that is cached in an evaluation.
+    """
+    results: Results = {}
+    tables = {"numbers": torch.zeros, "truths": lambda n: torch.ones(n, n, dtype=torch.bool)}
+    for name, table in tables.items():
+        for memory in (None, False):
+            model = make_model()
+            model.register_buffer("table", table(2))
+            bagua_algos.distribute(model, sgd(model), AllReduce(), shared_memory=memory)
+            model.table = table(4 + 2 * dist.get_rank())
+            results[f"{name} {memory}"] = refusal(bagua_algos.consensus(model).__enter__)
+            with torch.inference_mode():
+                model.table = table(3) + dist.get_rank()
+            with bagua_algos.consensus(model):
+                results[f"{name} within"] = model.table.float().flatten()[None]
+            bagua_algos.release(model)
+    return results
+
+
 def types() -> Results:
     """Parameters that an algorithm cannot train, and buffers that cannot be written to."""
     results: Results = {

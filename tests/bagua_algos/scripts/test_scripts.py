@@ -389,6 +389,27 @@ def test_workers_that_have_built_different_models_are_told(workers, case, first,
         assert sentence.endswith("in an order that no set and no random number decides")
 
 
+@pytest.mark.parametrize("memory", [None, False])
+@pytest.mark.parametrize(
+    ("table", "shapes", "mean"),
+    [
+        ("numbers", ("(4,) in float32", "(6,) in float32"), 0.5),
+        ("truths", ("(4, 4) in bool", "(6, 6) in bool"), 1.0),
+    ],
+)
+def test_a_buffer_that_has_grown_apart_is_refused_by_the_consensus(
+    workers, table, shapes, mean, memory
+):
+    first, second = (
+        f"worker {rank} has the buffer 'table' of shape {shape}"
+        for rank, shape in enumerate(shapes)
+    )
+    for worker in workers:
+        sentence = worker["grown_buffers"][f"{table} {memory}"]
+        assert sentence.startswith(f"{first} and {second}, so that they cannot be averaged: ")
+        assert worker["grown_buffers"][f"{table} within"].eq(mean).all()
+
+
 def test_a_model_is_the_same_where_one_worker_has_compiled_it(workers):
     assert [worker["different_models"]["compiled"] for worker in workers] == ["", ""]
 

@@ -38,6 +38,7 @@ SCRIPTS: dict[str, Callable[[], Results]] = {
         models.more_parameters,
         models.wrapped,
         models.different_models,
+        models.grown_buffers,
         models.types,
         models.resumed,
         models.dropped,

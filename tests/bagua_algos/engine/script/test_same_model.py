@@ -9,7 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bagua_algos.engine.script.same_model import check_same_model
+from bagua_algos.engine.script.same_model import (
+    Meeting,
+    check_same_model,
+    check_still_same_model,
+)
 
 WAIT_S = 20
 
@@ -21,6 +25,10 @@ class Worker:
         self.ranks, self.world_size = (rank,), len(given)
         self._given, self._met = given, met
 
+    def all_reduce_mean_(self, x_wn: Tensor) -> None:
+        assert x_wn.numel() * x_wn.element_size() == 256 and not x_wn.is_inference()
+        x_wn.copy_(self.all_gather(x_wn).mean(1))
+
     def all_gather(self, x_wt: Tensor) -> Tensor:
         self._given[self.ranks[0]] = x_wt
         self._met.wait(WAIT_S)
@@ -29,14 +37,22 @@ class Worker:
         return gathered_wNt
 
 
-def said(*models: nn.Module) -> list[str]:
+def run(name: str, job: Callable[[], None]) -> None:
+    """At once."""
+    job()
+
+
+def said(*models: nn.Module, ask: Callable[[nn.Module, Any], None] | None = None) -> list[str]:
     """What each worker is told; "" if nothing."""
     given, met = [None] * len(models), Barrier(len(models))
 
     def check(rank: int) -> str:
         worker: Any = Worker(rank, given, met)
         try:
-            check_same_model(models[rank], worker, lambda name, job: job())
+            if ask is None:
+                check_same_model(models[rank], worker, run)
+            else:
+                ask(models[rank], worker)
         except ValueError as error:
             return str(error)
         return ""
@@ -162,3 +178,102 @@ def test_one_process_that_holds_all_workers_compares_nothing():
     for num_workers in (2, 3):
         worker.ranks, worker.world_size = tuple(range(num_workers)), num_workers
         check_same_model(layers(3), worker, lambda name, job: pytest.fail("a job"))
+
+
+def said_later(*models: nn.Module) -> list[str]:
+    """What each worker is told where the models are about to be averaged, in inference mode."""
+
+    def ask(model: nn.Module, worker: Any) -> None:
+        with torch.inference_mode():
+            meeting = Meeting(worker, worker, run)
+            check_still_same_model(model, [meeting], torch.device("cpu"))
+
+    return said(*models, ask=ask)
+
+
+def with_buffers(*buffers: Tensor) -> nn.Module:
+    model = layers(3)
+    for number, x in enumerate(buffers):
+        model.register_buffer(f"x{number}", x)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "first", "second"),
+    [
+        (
+            with_buffers(torch.zeros(2), torch.zeros(2, 3)),
+            with_buffers(torch.zeros(2), torch.zeros(3, 2)),
+            "the buffer 'x1' of shape (2, 3) in float32",
+            "the buffer 'x1' of shape (3, 2) in float32",
+        ),
+        (
+            with_buffers(torch.zeros(0, 2)),
+            with_buffers(torch.zeros(1, 2)),
+            "the buffer 'x0' of shape (0, 2) in float32",
+            "the buffer 'x0' of shape (1, 2) in float32",
+        ),
+        (
+            with_buffers(torch.zeros(2)),
+            with_buffers(torch.zeros(2).long()),
+            "the buffer 'x0' of shape (2,) in float32",
+            "the buffer 'x0' of shape (2,) in int64",
+        ),
+        (with_buffers(), with_buffers(torch.zeros(2)), "nothing more", "the buffer 'x0' of shape"),
+        (layers(4), layers(5), "the parameter '0.weight' of shape (3, 4)", "of shape (3, 5) in"),
+    ],
+)
+def test_models_that_differ_later_are_told_of_to_all_workers(one, other, first, second):
+    for models, (before, after) in (
+        ((one, other), (first, second)),
+        ((other, one), (second, first)),
+    ):
+        sentences = said_later(*models)
+        assert len(set(sentences)) == 1
+        start, _, rest = sentences[0].partition(" and worker 1 has ")
+        assert start.startswith("worker 0 has ") and before in start
+        assert after in rest.partition(", so that they cannot be averaged: change shapes and")[0]
+
+
+def test_of_many_models_the_first_that_differs_later_is_told_of():
+    for rank in (1, 2, 39):
+        models = [with_buffers(torch.zeros(2 + (n == rank))) for n in range(40)]
+        (sentence,) = set(said_later(*models))
+        assert sentence.startswith("worker 0 has the buffer 'x0' of shape (2,)")
+        assert f"worker {rank} has the buffer 'x0' of shape (3,)" in sentence
+
+
+def test_models_that_are_alike_later_and_frozen_on_one_worker_are_told_nothing():
+    models = [with_buffers(torch.full((2,), float(rank))) for rank in range(3)]
+    models[1].requires_grad_(False)
+    models[2] = Compiled(models[2])
+    assert said_later(*models) == ["", "", ""]
+    assert said_later(with_buffers(torch.zeros(2))) == [""]
+
+
+def test_a_buffer_that_one_worker_cannot_average_is_told_of_to_all():
+    good, bad = with_buffers(torch.zeros(3, 3)), with_buffers(torch.zeros(1, 3).expand(3, 3))
+    own, others = "'x0' has elements that share", "on worker 1 'x0' has elements that share their"
+    for sentence, start in zip(said_later(good, bad, good), (others, own, others), strict=True):
+        assert sentence.startswith(start)
+    assert said_later(bad, good)[1].startswith("on worker 0 'x0' has elements")
+    assert all(sentence.startswith(own) for sentence in said_later(bad, bad))
+
+
+def test_workers_of_shards_that_differ_from_others_in_another_row_are_told():
+    """Two rows of two: only the last process has another model, and only in one of its rows."""
+    model, met = with_buffers(torch.zeros(2)), Barrier(1)
+
+    class Hearing(Worker):
+        """Of one who has heard of others that differ."""
+
+        def all_reduce_mean_(self, x_wn: Tensor) -> None:
+            x_wn[:, 16] += 1
+
+        def all_gather(self, x_wt: Tensor) -> Tensor:
+            return torch.stack([x_wt, x_wt], 1)
+
+    worker: Any = Hearing(0, [None, None], met)
+    with pytest.raises(ValueError, match=r"^other workers' parameters or buffers differ in names"):
+        meetings = [Meeting(worker, worker, run)] * 2
+        check_still_same_model(model, meetings, torch.device("cpu"))
