@@ -7,11 +7,10 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import CheckpointFunction
 from torch.utils.hooks import RemovableHandle
 
 from bagua_algos.engine.bucket import Bucket
-from bagua_algos.engine.call_stack import running
+from bagua_algos.engine.call_stack import is_within_another_backward
 from bagua_algos.engine.script.weak_hook import GradientHook, has_one_hook, remove_dead
 from bagua_algos.graph_pass import KeepsGradients, accumulates, dense
 
@@ -232,19 +231,19 @@ class BackwardTracker(KeepsGradients):
         backward pass, which then begins.
 
         Raises `ValueError` where the pass before was broken off, where this one makes a graph of
-        gradients, and within reentrant activation checkpointing: each of its many backward passes
-        would end as if it were the last.
+        gradients, and within reentrant activation checkpointing, torch's or another one: each of
+        its many backward passes would end as if it were the last.
         """
         number = torch._C._current_graph_task_id()
         if not self._missing:
-            _refuse_reentrant_checkpoint()
+            _refuse_reentrant()
             _refuse_graph()
             self.begin()
             self._number = number
             self.ends_first, _PASS.number = getattr(_PASS, "number", None) != number, number
             return True
         if number != self._number:
-            _refuse_reentrant_checkpoint()
+            _refuse_reentrant()
             raise ValueError(_BROKEN_OFF)
         return False
 
@@ -380,11 +379,12 @@ def _checked(parameter: nn.Parameter, gradient: Tensor | None) -> Tensor:
     return dense(gradient)
 
 
-def _refuse_reentrant_checkpoint() -> None:
-    if running(CheckpointFunction.backward):
+def _refuse_reentrant() -> None:
+    if is_within_another_backward():
         raise ValueError(
-            "reentrant activation checkpointing is not supported: "
-            "call torch.utils.checkpoint.checkpoint(..., use_reentrant=False)"
+            "reentrant activation checkpointing, which calls backward() in the backward of an "
+            "autograd function, is not supported: call torch.utils.checkpoint.checkpoint(..., "
+            "use_reentrant=False), or take gradients there by torch.autograd.grad, and return them"
         )
 
 

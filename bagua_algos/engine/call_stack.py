@@ -5,18 +5,30 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+import torch
+from torch.autograd.function import BackwardCFunction
 from torch.optim import Optimizer
 
 _HOOKED_STEP = Optimizer.profile_hook_step(lambda _: None).__code__
 """Of what torch puts around every optimizer's `step`, to run the hooks."""
 
 
-def running(function: Callable[..., Any]) -> FrameType | None:
-    """The innermost call of `function`, a plain Python one, that this thread is within."""
-    frame = sys._getframe(1)
+def running(function: Callable[..., Any], around: FrameType | None = None) -> FrameType | None:
+    """The innermost call of `function`, a plain Python one, that this thread is within; `around`
+    this other call, if that is given.
+    """
+    frame = around or sys._getframe(1)
     while frame is not None and frame.f_code is not function.__code__:
         frame = frame.f_back
     return frame
+
+
+def is_within_another_backward() -> bool:
+    """Whether the backward pass that runs was begun within another one, by an autograd function of
+    Python. Gradients that such a function only accumulates are of the pass that runs, as FSDP2's.
+    """
+    inner = running(torch.autograd.backward)
+    return inner is not None and running(BackwardCFunction.apply, inner) is not None
 
 
 def is_within_own_step(optimizer: Optimizer) -> bool:

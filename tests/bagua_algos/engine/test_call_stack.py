@@ -4,7 +4,12 @@ import torch
 from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict
 
-from bagua_algos.engine.call_stack import is_within_own_step, running, saving_by_torch
+from bagua_algos.engine.call_stack import (
+    is_within_another_backward,
+    is_within_own_step,
+    running,
+    saving_by_torch,
+)
 
 
 def itself(depth=0):
@@ -31,6 +36,33 @@ def test_a_call_that_the_thread_is_not_within_is_none():
     assert elsewhere() is None
     of_another, own = around()
     assert of_another is None and own is not None and own.f_code is around.__code__
+
+
+class Telling(torch.autograd.Function):
+    """Tells in its backward, and in that of a pass that it begins, whether it is within another."""
+
+    told: list[bool]
+
+    @staticmethod
+    def forward(ctx, x, depth):
+        ctx.depth = depth
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        Telling.told.append(is_within_another_backward())
+        if ctx.depth:
+            with torch.enable_grad():
+                torch.autograd.backward(Telling.apply(torch.ones(1, requires_grad=True), 0))
+        return gradient, None
+
+
+def test_a_backward_pass_within_another_is_told_from_what_a_function_does_itself():
+    Telling.told = []
+    for depth in (0, 1):
+        Telling.apply(torch.ones(1, requires_grad=True), depth).backward()
+    assert Telling.told == [False, False, True]
+    assert not is_within_another_backward()
 
 
 class Twice(torch.optim.SGD):

@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import bagua_algos
-from bagua_algos import SGP, Algorithm, AllReduce, LocalSGD, QAdam
+from bagua_algos import SGP, Algorithm, AllReduce, Decentralized, LocalSGD, QAdam
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.engine.engine import Engine
 from bagua_algos.outer_optimizer import SlowMo
@@ -220,6 +220,42 @@ def test_reentrant_checkpointing_is_refused():
     x = torch.ones(2, 3, requires_grad=True)
     with pytest.raises(ValueError, match="use_reentrant=False"):
         checkpoint(model, x, use_reentrant=True).sum().backward()
+
+
+class Again(torch.autograd.Function):
+    """Checkpoints as libraries of their own do: backward computes the layer anew."""
+
+    @staticmethod
+    def forward(ctx, layer, x):
+        ctx.layer = layer
+        ctx.save_for_backward(x)
+        with torch.no_grad():
+            return layer(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x = ctx.saved_tensors[0].detach().requires_grad_()
+        with torch.enable_grad():
+            y = ctx.layer(x)
+        torch.autograd.backward(y, gradient)
+        return None, x.grad
+
+
+@pytest.mark.parametrize("algorithm", [AllReduce(), Decentralized(), LocalSGD(interval=2)])
+@pytest.mark.parametrize("again", [(0,), (1,), (0, 1)])
+def test_checkpointing_of_a_scripts_own_is_refused_where_it_is_reentrant(algorithm, again):
+    model = layers(3, 4, 5)
+    engine, _ = engine_of(model, algorithm, bucket_bytes=1)
+    x = torch.ones(2, 3, requires_grad=True)
+    with engine.no_sync():
+        Again.apply(model, x).sum().backward()
+    expected = [torch.autograd.grad(model(x).sum(), p)[0] for p in model.parameters()]
+    assert all(map(torch.equal, [p.grad for p in model.parameters()], expected))
+    y = x
+    for number, layer in enumerate(model):
+        y = Again.apply(layer, y) if number in again else layer(y)
+    with pytest.raises(ValueError, match=r"calls backward\(\) in the backward of an autograd func"):
+        y.sum().backward()
 
 
 def test_sparse_gradients_are_refused():
