@@ -30,14 +30,15 @@ Every backward of a step makes m anew, of the gradients accumulated so far and o
 step; a step without a backward changes nothing.
 
 After the switch the user's optimizer.step() finds no gradients and changes nothing. Backward leaves
-this worker's own gradients behind, and clipping them has no effect. Adam's moments have moved from
-the optimizer to the algorithm's state, and return when training ends. optimizer.state_dict() has
-them too, in the parameters' type: v such that Adam's own correction makes v / (1 - b2^K) of it.
-Loading it sets m and v, equal but for rounding (for float32, a few units in the last place), and
-residuals of zero; `bagua_algos.state_dict` has all of the state, bit for bit. Loaded moments of
-which each has taken `warmup_steps` steps or more leave no warm-up to do; of those in warm-up the
-rest is left, whatever parameters have no moments yet. After it one without, such as a layer that
-was thawed since, begins the warm-up anew.
+this worker's own gradients behind. No change of them after backward, such as clipping, has any
+effect, and one that was taken away (`p.grad = None`, `zero_grad()`) is refused. Adam's moments have
+moved from the optimizer to the algorithm's state, and return when training ends.
+optimizer.state_dict() has them too, in the parameters' type: v such that Adam's own correction
+makes v / (1 - b2^K) of it. Loading it sets m and v, equal but for rounding (for float32, a few
+units in the last place), and residuals of zero; `bagua_algos.state_dict` has all of the state, bit
+for bit. Loaded moments of which each has taken `warmup_steps` steps or more leave no warm-up to do;
+of those in warm-up the rest is left, whatever parameters have no moments yet. After it one without,
+such as a layer that was thawed since, begins the warm-up anew.
 """
 
 import copy
@@ -225,6 +226,22 @@ class QAdam(Hierarchical):
             self.hierarchical,
         )
         moments.has_followed = True
+
+    def check_gradients(self, context: Context) -> None:
+        """Raise `ValueError` where a gradient was taken away since backward, which after the switch
+        has used it: plain Adam would leave that parameter as it is.
+        """
+        for bucket, moments in zip(context.buckets, context.state.moments, strict=False):
+            if not moments.has_followed or all(p.grad is not None for p in bucket.parameters):
+                continue
+            for parameter, view in zip(bucket.parameters, bucket.gradient_views(), strict=True):
+                if parameter.grad is None and view.any():  # of zeros where no worker has used it
+                    raise ValueError(
+                        f"a gradient of shape {tuple(parameter.shape)} was taken away between "
+                        "backward() and the step, and QAdam's momenta have travelled in backward: "
+                        "let a hook on the gradient return zeros, or freeze the parameter before "
+                        "distribute(), and call zero_grad() after the step or before backward()"
+                    )
 
     def on_step_begin(self, context: Context) -> None:
         """After the switch, leave nothing for the user's optimizer to do."""

@@ -225,6 +225,11 @@ class Algorithm:
         Not a collective call, and on the caller's thread; no lane has work.
         """
 
+    def check_gradients(self, context: Context) -> None:
+        """Before `on_step_begin`, on the caller's thread: raise `ValueError` where the user has
+        done to the gradients since backward what cannot be followed any more.
+        """
+
     def on_step_begin(self, context: Context) -> None:
         """The optimizer's step begins, after all that the user did to the gradients."""
 

@@ -244,6 +244,7 @@ class Attached(ABC):
         """Once a step, also where one is tried again that an error has broken off."""
         self._changes.check_gradients()
         if self.dispatcher.acts_at("on_step_begin") and not self._accumulation.has_acted:
+            self.algorithm.check_gradients(self.context)
             self.backward.keep_gradients()
             self._act("on_step_begin")
             self._accumulation.note_acted()
@@ -256,9 +257,7 @@ class Attached(ABC):
 
     @property
     def _remembers(self) -> bool:
-        """Whether the algorithm's results depend on the scale of gradients: a mean alone takes a
-        scale as it takes anything else, and infinities to all workers.
-        """
+        """Whether the algorithm's results depend on the scale of gradients; a mean takes any."""
         others = ("on_forward", "on_backward_end", "on_step_end")
         return self.context.state is not None or any(map(self.dispatcher.acts_at, others))
 

@@ -234,6 +234,56 @@ def test_a_thawed_layer_is_warmed_up_before_the_switch(num_frozen):
         assert not torch.equal(parameter, old)
 
 
+@pytest.mark.parametrize("take", ["one", "all"])
+def test_a_gradient_that_is_taken_away_after_backward_is_refused_after_the_switch(take):
+    """In warm-up Adam leaves that layer as it is, as in plain torch."""
+    plain, model = two_layers(), two_layers()
+    optimizers = [adam(one.parameters()) for one in (plain, model)]
+    Engine(model, optimizers[1], QAdam(warmup_steps=2), StackedCommunicator(1))
+
+    def begin(one, step):
+        one.zero_grad()
+        x_bi = torch.randn(5, 3, generator=torch.Generator().manual_seed(step))
+        one(x_bi).square().sum().backward()
+        if take == "one":
+            one[1].weight.grad = None
+        else:
+            one.zero_grad()
+
+    train(plain, optimizers[0], 1)
+    train(model, optimizers[1], 1)
+    for one, optimizer in zip((plain, model), optimizers, strict=True):
+        begin(one, 1)
+        optimizer.step()
+    assert all(map(torch.equal, plain.parameters(), model.parameters()))
+    optimizers[1].step()  # without a backward pass
+    begin(model, 2)
+    before = [p.detach().clone() for p in model.parameters()]
+    with pytest.raises(
+        ValueError, match=r"taken away between backward\(\) and the step, and QAdam"
+    ):
+        optimizers[1].step()
+    assert all(map(torch.equal, model.parameters(), before))
+
+
+@pytest.mark.parametrize("find", [False, True])
+def test_after_the_switch_a_layer_may_be_unused_and_gradients_may_be_zeros(find):
+    model = two_layers()
+    optimizer = adam(model.parameters())
+    workers = StackedCommunicator(1)
+    Engine(model, optimizer, QAdam(warmup_steps=1), workers, find_unused_parameters=find)
+    train(model, optimizer, 2)
+    x_bi = torch.ones(5, 3)
+    for _ in range(2):
+        model[0](x_bi).sum().backward()
+        assert (model[1].weight.grad is None) == find
+        optimizer.step()
+        optimizer.step()
+        model(0 * x_bi).sum().mul(0).backward()
+        model.zero_grad()
+        optimizer.step()
+
+
 def test_a_state_that_differs_in_one_layer_is_taken_up():
     model = two_layers()
     optimizer = adam(model.parameters())
