@@ -92,11 +92,13 @@ def average_untrained_(
 
 
 def warn_of_frozen(algorithm: str, names: Sequence[str]) -> None:
-    """One sentence where frozen parameters of these names differed and should not."""
+    """One sentence where parameters of these names, frozen or of a layer that came later, differed
+    and should not.
+    """
     if names:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         warnings.warn(
-            f"the frozen parameter {names[0]!r}{more} differed between workers, and {algorithm} "
+            f"the untrained parameter {names[0]!r}{more} differed between workers, and {algorithm} "
             "keeps weights equal: whatever changes it has to do the same on every worker; it is "
             "the mean of all workers' from here on",
             stacklevel=2,

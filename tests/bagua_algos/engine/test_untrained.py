@@ -219,7 +219,7 @@ def test_the_consensus_is_of_teachers_too_which_differ_where_workers_need_not_ag
     teacher = model.module.teacher.weight
     teacher.data.add_(torch.arange(float(NUM_WORKERS))[:, None, None])
     expected = teacher.mean(0, keepdim=True).expand_as(teacher)
-    said = "the frozen parameter 'module.teacher.weight' differed between workers, and AllReduce"
+    said = "the untrained parameter 'module.teacher.weight' differed between workers, and AllReduce"
     told = pytest.warns(UserWarning, match=said) if algorithm.workers_agree else nullcontext()
     with told, engine.consensus() as spread:
         within = teacher.clone()
@@ -238,6 +238,18 @@ def test_all_frozen_parameters_that_differ_are_counted():
     said = "'module.teacher.weight' and 1 more differed between workers"
     with pytest.warns(UserWarning, match=said), engine.consensus():
         pass
+    engine.close()
+
+
+def test_a_layer_that_came_later_is_averaged_and_warned_of():
+    model = StackedModel(nn.Linear(2, 1), NUM_WORKERS)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    engine = Engine(model, optimizer, AllReduce(), StackedCommunicator(NUM_WORKERS))
+    model.later = nn.Parameter(torch.arange(float(NUM_WORKERS))[:, None])
+    told = pytest.warns(UserWarning, match="the untrained parameter 'later' differed")
+    with told, engine.consensus():
+        pass
+    assert model.later.eq(1).all()
     engine.close()
 
 
