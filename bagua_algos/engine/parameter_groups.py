@@ -90,6 +90,11 @@ def check_parameters(model: nn.Module, optimizer: Optimizer, algorithm: Algorith
     `optimizer` runs no hooks.
     """
     check_flags(algorithm)
+    if torch.is_inference_mode_enabled():
+        raise ValueError(
+            "a model is distributed within torch.inference_mode(), where tensors are made that no "
+            "training can use: call distribute() outside of it"
+        )
     if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
         raise ValueError(
             f"{type(optimizer).__name__} has not called torch.optim.Optimizer.__init__, so that "
@@ -98,21 +103,7 @@ def check_parameters(model: nn.Module, optimizer: Optimizer, algorithm: Algorith
         )
     known = set(model.parameters())
     for name, parameter in model.named_parameters():
-        if is_lazy(parameter):
-            raise ValueError(
-                "the model has a lazy parameter, which has no shape yet: "
-                "run one forward pass before the model is distributed"
-            )
-        if parameter.is_meta:
-            raise ValueError(
-                f"{name!r} is on the meta device and has no values yet: "
-                "call model.to_empty(device=...) and initialise it before it is distributed"
-            )
-        if parameter.requires_grad:
-            try:
-                algorithm.check_parameter(parameter)
-            except ValueError as error:
-                raise ValueError(f"{name!r}: {error}") from None
+        _check_parameter(name, parameter, algorithm)
     check_untrained(model)
     check_owns_memory(model)
     for group in optimizer.param_groups:
@@ -123,6 +114,30 @@ def check_parameters(model: nn.Module, optimizer: Optimizer, algorithm: Algorith
                     "the model's, so that workers would train it apart: make it the model's, or "
                     "give it an optimizer of its own"
                 )
+
+
+def _check_parameter(name: str, parameter: nn.Parameter, algorithm: Algorithm) -> None:
+    if is_lazy(parameter):
+        raise ValueError(
+            "the model has a lazy parameter, which has no shape yet: "
+            "run one forward pass before the model is distributed"
+        )
+    if parameter.is_meta:
+        raise ValueError(
+            f"{name!r} is on the meta device and has no values yet: "
+            "call model.to_empty(device=...) and initialise it before it is distributed"
+        )
+    if parameter.requires_grad:
+        if parameter.grad_dtype not in (None, parameter.dtype):
+            raise ValueError(
+                f"{name!r} is {parameter.dtype} and has gradients of {parameter.grad_dtype} "
+                "(grad_dtype), and those of a distributed model lie in buckets of the "
+                "parameter's type: leave grad_dtype as it is"
+            )
+        try:
+            algorithm.check_parameter(parameter)
+        except ValueError as error:
+            raise ValueError(f"{name!r}: {error}") from None
 
 
 def check_untrained(model: nn.Module) -> None:

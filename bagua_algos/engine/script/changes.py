@@ -52,6 +52,7 @@ class ScriptChanges:
         self._optimizer = optimizer
         self._buckets = buckets
         self._distributed = {p for bucket in buckets for p in bucket.parameters}
+        self._insides = {p: p._cdata for p in self._distributed}  # which swap_tensors exchanges
         self._requires_grad = {p: p.requires_grad for p in model.parameters()}
         self._had_gradient = {p for p in model.parameters() if p.grad is not None}
         self._note_optimized(parameters_of(optimizer))
@@ -215,9 +216,8 @@ class ScriptChanges:
         self._note_optimized(now)
 
     def check_gradients(self) -> None:
-        """A step begins, and its gradients are there: raise `ValueError` where one is of a
-        parameter that was frozen, or came later. No backward pass need tell of it: where the loss
-        uses no parameter in a bucket, there is none that workers hear of.
+        """A step begins: raise `ValueError` where a gradient is of a parameter that was frozen, or
+        came later. No backward pass need tell of it: workers hear of those in buckets alone.
         """
         for parameter in self._frozen:
             is_new = parameter.requires_grad or parameter not in self._had_gradient
@@ -256,6 +256,11 @@ class ScriptChanges:
     def refuse_gradient(self, of: nn.Parameter | None) -> None:
         """Raise `ValueError` for this parameter's gradient, which no backward pass has made."""
         if of is not None:
+            if of._cdata != self._insides.get(of):
+                raise ValueError(
+                    f"{self._name(of)} has lost its hooks, since torch.utils.swap_tensors or "
+                    f"set_swap_module_params_on_conversion has put another into its place: {AGAIN}"
+                )
             raise ValueError(
                 f"{self._name(of)} has a gradient that no backward pass of the distributed model "
                 "has made, so that each worker would take a step of its own: call backward() on "

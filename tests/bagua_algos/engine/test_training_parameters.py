@@ -168,6 +168,43 @@ def test_parameters_in_memory_that_processes_share_are_refused():
     assert model[0].weight.is_shared()
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: m.double().float(),
+        lambda m: m.load_state_dict({name: x.clone() for name, x in m.state_dict().items()}),
+    ],
+)
+def test_tensors_that_were_swapped_and_have_lost_their_hooks_are_told_of(change):
+    model = layers(3, 4)
+    engine, optimizer = engine_of(model, AllReduce())
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        change(model)
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+    model(torch.ones(2, 3)).sum().backward()
+    with pytest.raises(ValueError, match=r"^'0.weight' .* has lost its hooks, since torch.utils"):
+        optimizer.step()
+    engine.close()
+
+
+def test_a_parameter_whose_gradient_has_another_type_is_refused():
+    model = layers(3, 4).bfloat16()
+    model[0].weight.grad_dtype = torch.float32
+    with pytest.raises(
+        ValueError, match=r"^'0.weight' is torch.bfloat16 .* leave grad_dtype as it"
+    ):
+        engine_of(model, AllReduce())
+    model[0].weight.grad_dtype = torch.bfloat16
+    engine_of(model, AllReduce())
+
+
+def test_a_model_is_not_distributed_in_inference_mode():
+    with torch.inference_mode(), pytest.raises(ValueError, match=r"call distribute\(\) outside of"):
+        engine_of(layers(3, 4), AllReduce())
+
+
 @pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")
 def test_a_lazy_model_is_refused_before_its_first_forward():
     model = nn.LazyLinear(3)
