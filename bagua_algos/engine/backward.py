@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from bagua_algos.engine.bucket import Bucket
-from bagua_algos.engine.call_stack import is_within_another_backward
+from bagua_algos.engine.call_stack import is_compiled_backward, is_within_another_backward
 from bagua_algos.engine.script.weak_hook import GradientHook, has_one_hook, remove_dead
 from bagua_algos.graph_pass import KeepsGradients, accumulates, dense
 
@@ -230,14 +230,14 @@ class BackwardTracker(KeepsGradients):
         """To be called with each gradient, before `gradient_ready`: whether it is the first of a
         backward pass, which then begins.
 
-        Raises `ValueError` where the pass before was broken off, where this one makes a graph of
-        gradients, and within reentrant activation checkpointing, torch's or another one: each of
-        its many backward passes would end as if it were the last.
+        Raises `ValueError` where the pass before was broken off, this one is compiled or makes a
+        graph of gradients, and within reentrant activation checkpointing, torch's or another one:
+        each of its many backward passes would end as if it were the last.
         """
         number = torch._C._current_graph_task_id()
         if not self._missing:
-            _refuse_reentrant()
             _refuse_graph()
+            _refuse_reentrant()
             self.begin()
             self._number = number
             self.ends_first, _PASS.number = getattr(_PASS, "number", None) != number, number
@@ -389,9 +389,13 @@ def _refuse_reentrant() -> None:
 
 
 def _refuse_graph() -> None:
+    if is_compiled_backward():
+        raise ValueError(
+            "compiled autograd is not supported: switch torch._dynamo.config.compiled_autograd off"
+        )
     if torch.is_grad_enabled():
         raise ValueError(
-            "backward(create_graph=True) is not supported, because workers average gradients "
-            "without their graph: take gradients of gradients from torch.autograd.grad(loss, "
-            "parameters, create_graph=True), and call a plain backward() of the whole loss"
+            "backward(create_graph=True) is not supported: workers average no graphs of gradients: "
+            "take gradients of gradients from torch.autograd.grad(loss, parameters, "
+            "create_graph=True), and call a plain backward() of the whole loss"
         )

@@ -31,6 +31,12 @@ def is_within_another_backward() -> bool:
     return inner is not None and running(BackwardCFunction.apply, inner) is not None
 
 
+def is_compiled_backward() -> bool:
+    """Whether the backward pass that runs is one that torch compiles (`compiled_autograd`)."""
+    module = sys.modules.get("torch._dynamo.compiled_autograd")  # long to import
+    return getattr(module, "in_compiled_autograd_region", False)
+
+
 def is_within_own_step(optimizer: Optimizer) -> bool:
     """Whether this step is part of another one of the same optimizer: where a class's `step` calls
     `super().step()`, torch runs the hooks for each of the two.

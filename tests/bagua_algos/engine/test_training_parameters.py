@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch._dynamo import compiled_autograd
 from torch.utils.checkpoint import checkpoint
 
 import bagua_algos
@@ -293,6 +294,21 @@ def test_checkpointing_of_a_scripts_own_is_refused_where_it_is_reentrant(algorit
         y = Again.apply(layer, y) if number in again else layer(y)
     with pytest.raises(ValueError, match=r"calls backward\(\) in the backward of an autograd func"):
         y.sum().backward()
+
+
+def test_compiled_autograd_is_refused():
+    model = layers(3, 4)
+    engine, optimizer = engine_of(model, AllReduce())
+    loss = model(torch.ones(2, 3)).sum()
+    with (
+        compiled_autograd._enable(torch.compile(backend="eager")),
+        pytest.raises(ValueError, match=r"^compiled autograd is not supported: switch"),
+    ):
+        loss.backward()
+    optimizer.zero_grad()
+    model(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    engine.close()
 
 
 def test_sparse_gradients_are_refused():
