@@ -16,6 +16,7 @@ from experiments.plan.messages import sentence
 from experiments.plan.schema import EXPERIMENT, GROUPS, KEYS
 from host import conf
 from host.errors import UserError
+from host.strangers.regular import read_text
 
 _TRUSTED = (
     *("bagua_algos.", "netsim.conditions.", "netsim.timeline.", "torch.nn.", "torch.optim."),
@@ -220,7 +221,7 @@ def saved_overrides(folder: Path) -> list[str]:
     """The words of the run in `folder`, in their order. Raises `ValueError` where none are kept."""
     file = folder / "environment.json"
     try:
-        saved = json.loads(file.read_text())["overrides"]
+        saved = json.loads(read_text(file))["overrides"]
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise ValueError(f"{file} does not say what was run: {error}") from error
     if not (isinstance(saved, list) and all(isinstance(word, str) for word in saved)):
