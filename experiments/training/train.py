@@ -326,7 +326,8 @@ class _Training:
 
     def evaluate(self, split: Split, step: int, name: str) -> Evaluation:
         """Evaluate on `split`, the set of that name, after `step`; a collective call. Raises
-        DivergedError for a loss that is not finite, on all workers alike.
+        DivergedError for a loss that is not finite, and UserError for a validation set without
+        labels, on all workers alike. A test set may have none, as GLUE's.
         """
         distributed = self.rows.state.take_step.distributed
         with _uncounted(distributed):
@@ -339,6 +340,11 @@ class _Training:
                 on_batch=self.rows.on_progress,
             )
         has_labels = self.plan.task.num_classes is None or not math.isnan(found.accuracy)
+        if not has_labels and name == "validation":
+            raise UserError(
+                f"none of the {len(split)} validation examples of task={self.plan.names['task']} "
+                "has a label: give them labels, since runs are compared by these examples"
+            )
         if has_labels and not math.isfinite(found.loss):
             raise DivergedError(f"the loss on the {name} set is {found.loss} after step {step}")
         return found

@@ -228,7 +228,7 @@ def test_a_run_goes_on_with_the_metric_that_its_rows_were_scored_by(first, then,
     data = plan.load_data()
     RunFolder.create(plan.folder, config, known_summary(plan, data))
     again = replace(plan, resume=plan.folder, resume_step=8)
-    for target in (first, replace(first, value=0.9)):
+    for target in (first, replace(first, value=1.5 * first.value)):
         own = replace(again, target=target)
         going_on(own, config, known_summary(own, data))
     other = replace(again, target=then)

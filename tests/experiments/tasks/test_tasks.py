@@ -407,7 +407,7 @@ X, Y = np.zeros((6, 4), np.float32), np.arange(6) % 3
         (parts(train=Split(X, Y.astype(np.float32))), "train of Mine are float32"),
         (parts(test=Split(X, Y + 1)), "test of Mine has a label 3, .* from 0 to 2"),
         (parts(test=Split(X, Y - 2)), "test of Mine has a label -2"),
-        (parts(test=Split(X, np.full(6, PADDING))), "test of Mine has no label"),
+        (parts(validation=Split(X, np.full(6, PADDING))), "validation of Mine has no label"),
         (parts(validation=Split(X[:, :3], Y)), r"validation of Mine are \[3\], .* train \[4\]"),
     ],
 )
@@ -418,5 +418,6 @@ def test_examples_that_do_not_fit_are_refused(data, said):
 
 def test_examples_that_fit_pass():
     check_data(parts(), "Mine", 3)
+    check_data(parts(test=Split(X, np.full(6, PADDING))), "Mine", 3)  # as of a benchmark
     check_data(parts(test=Split(X, np.where(Y > 1, PADDING, Y))), "Mine", 3)
     check_data(parts(train=Split(X, Y / 2), validation=Split(X, Y / 2)), "Mine", None)

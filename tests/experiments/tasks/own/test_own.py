@@ -397,15 +397,11 @@ def test_a_number_of_classes_that_is_none_is_refused(number, tmp_path):
         planned(tmp_path, *SIGNS, *CLASSES, f"task.num_classes={number}")
 
 
-def test_examples_without_a_label_are_no_accuracy(tmp_path):
+def test_validation_examples_without_a_label_are_no_accuracy(tmp_path):
     words = (*SIGNS, *CLASSES, f"task.validation._target_={MADE}.Unlabelled")
-    plan = planned(tmp_path, *words)
-    data, communicator = plan.load_data(), StackedCommunicator(2)
-    model = StackedModel(plan.model, 2)
-    optimizer = plan.make_optimizer(model.parameters())
-    take_step = make_step(plan, data.train, model, optimizer, communicator)
-    with pytest.raises(UserError, match="none of the 50 examples of a split of task=dataset"):
-        evaluate(plan, data.validation, take_step.distributed, communicator)
+    config = compose_config(["algo=allreduce", "backend=sim", *RUN, *words])
+    with pytest.raises(UserError, match="none of the 50 validation examples of task=dataset"):
+        run(config, tmp_path / "run")
 
 
 @pytest.mark.parametrize("stacking", ["vmap", "loop", "parts"])
