@@ -32,6 +32,7 @@ from experiments.training.metrics import MetricsRow
 from experiments.training.pace import MakePace, Pace, Together
 from experiments.training.result import DivergedError, Result
 from experiments.training.step import Step, make_step
+from host.errors import UserError
 
 
 def train(
