@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from bagua_algos.engine.bucket import Bucket
-from bagua_algos.engine.call_stack import is_compiled_backward, is_within_another_backward
+from bagua_algos.engine.call_stack import refuse_graph, refuse_reentrant
 from bagua_algos.engine.script.weak_hook import GradientHook, has_one_hook, remove_dead
 from bagua_algos.graph_pass import KeepsGradients, accumulates, dense
 
@@ -175,9 +175,7 @@ class BackwardTracker(KeepsGradients):
         self._given = [p for p, place in self._places.items() if p.grad is place.view]
         self._unused = self._given
         # By the next pass they may be zeros. The host asks for it where they are gone, and waits.
-        self._is_finite = torch.stack(
-            [_is_finite(b.gradients[:, : b.numel]) for b in self._buckets]
-        ).all()
+        self._is_finite = torch.stack([_is_finite(bucket) for bucket in self._buckets]).all()
 
     def note_used(self, parameters: Iterable[nn.Parameter]) -> None:
         """An optimizer that is not the distributed one has used the gradients of these."""
@@ -236,14 +234,14 @@ class BackwardTracker(KeepsGradients):
         """
         number = torch._C._current_graph_task_id()
         if not self._missing:
-            _refuse_graph()
-            _refuse_reentrant()
+            refuse_graph()
+            refuse_reentrant()
             self.begin()
             self._number = number
             self.ends_first, _PASS.number = getattr(_PASS, "number", None) != number, number
             return True
         if number != self._number:
-            _refuse_reentrant()
+            refuse_reentrant()
             raise ValueError(_BROKEN_OFF)
         return False
 
@@ -355,8 +353,11 @@ def held(x: Tensor) -> Tensor:
     return x.to_local() if isinstance(x, _Distributed) else x
 
 
-def _is_finite(gradients: Tensor) -> Tensor:
-    """A bool of no dimension, by their sum: it reads once, and `isfinite` writes as much again."""
+def _is_finite(bucket: Bucket) -> Tensor:
+    """Whether its gradients are, padding left out: a bool of no dimension, by their sum. It reads
+    once, and `isfinite` writes as much again.
+    """
+    gradients = bucket.gradients[:, : bucket.numel]
     dtype = torch.promote_types(gradients.dtype, torch.float32)
     return gradients.sum(dtype=dtype).isfinite()
 
@@ -377,25 +378,3 @@ def _checked(parameter: nn.Parameter, gradient: Tensor | None) -> Tensor:
             "backward(), by the distributed optimizer"
         )
     return dense(gradient)
-
-
-def _refuse_reentrant() -> None:
-    if is_within_another_backward():
-        raise ValueError(
-            "reentrant activation checkpointing, which calls backward() in the backward of an "
-            "autograd function, is not supported: call torch.utils.checkpoint.checkpoint(..., "
-            "use_reentrant=False), or take gradients there by torch.autograd.grad, and return them"
-        )
-
-
-def _refuse_graph() -> None:
-    if is_compiled_backward():
-        raise ValueError(
-            "compiled autograd is not supported: switch torch._dynamo.config.compiled_autograd off"
-        )
-    if torch.is_grad_enabled():
-        raise ValueError(
-            "backward(create_graph=True) is not supported: workers average no graphs of gradients: "
-            "take gradients of gradients from torch.autograd.grad(loss, parameters, "
-            "create_graph=True), and call a plain backward() of the whole loss"
-        )

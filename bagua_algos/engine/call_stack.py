@@ -1,4 +1,6 @@
-"""The call stack of a thread, for the few facts that torch does not report."""
+"""The call stack of a thread, for the few facts that torch does not report, and what is refused by
+them.
+"""
 
 import sys
 from collections.abc import Callable
@@ -31,10 +33,34 @@ def is_within_another_backward() -> bool:
     return inner is not None and running(BackwardCFunction.apply, inner) is not None
 
 
-def is_compiled_backward() -> bool:
+def _is_compiled() -> bool:
     """Whether the backward pass that runs is one that torch compiles (`compiled_autograd`)."""
     module = sys.modules.get("torch._dynamo.compiled_autograd")  # long to import
     return getattr(module, "in_compiled_autograd_region", False)
+
+
+def refuse_reentrant() -> None:
+    """Raise `ValueError` within the backward pass of an autograd function's own backward."""
+    if is_within_another_backward():
+        raise ValueError(
+            "reentrant activation checkpointing, which calls backward() in the backward of an "
+            "autograd function, is not supported: call torch.utils.checkpoint.checkpoint(..., "
+            "use_reentrant=False), or take gradients there by torch.autograd.grad, and return them"
+        )
+
+
+def refuse_graph() -> None:
+    """Raise `ValueError` in a backward pass that is compiled or makes a graph of gradients."""
+    if _is_compiled():
+        raise ValueError(
+            "compiled autograd is not supported: switch torch._dynamo.config.compiled_autograd off"
+        )
+    if torch.is_grad_enabled():
+        raise ValueError(
+            "backward(create_graph=True) is not supported, because workers average gradients "
+            "without their graph: take gradients of gradients from torch.autograd.grad(loss, "
+            "parameters, create_graph=True), and call a plain backward() of the whole loss"
+        )
 
 
 def is_within_own_step(optimizer: Optimizer) -> bool:
