@@ -6,7 +6,7 @@ Shape suffixes: N workers, w of them held by this process, n elements, b bytes, 
 
 import hashlib
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -87,14 +87,15 @@ def average_untrained_(
 
     run("averaging of buffers", average)
     if kept_equal_by is not None:
-        places = {id(x) for x in apart}
-        warn_of_frozen(kept_equal_by, [name for name, x in frozen.items() if id(x) in places])
+        warn_of_frozen(kept_equal_by, frozen, apart)
 
 
-def warn_of_frozen(algorithm: str, names: Sequence[str]) -> None:
-    """One sentence where parameters of these names, frozen or of a layer that came later, differed
-    and should not.
+def warn_of_frozen(algorithm: str, frozen: Mapping[str, Tensor], apart: Iterable[Tensor]) -> None:
+    """One sentence where some of these parameters by name, frozen or of a layer that came later,
+    are among the tensors that were `apart`, and should not be.
     """
+    places = {id(x) for x in apart}
+    names = [name for name, x in frozen.items() if id(x) in places]
     if names:
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         warnings.warn(

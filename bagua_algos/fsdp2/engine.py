@@ -209,8 +209,7 @@ class ShardedEngine(Attached):
         everywhere = [x for name, x in held.items() if not is_distributed(frozen[name])]
         apart += average_where_different_(everywhere, self._shard_workers)
         if kept_equal_by is not None:
-            places = {id(x) for x in apart}
-            warn_of_frozen(kept_equal_by, [n for n, x in held.items() if id(x) in places])
+            warn_of_frozen(kept_equal_by, held, apart)
 
     def _identity(self) -> dict[str, Any]:
         """What a state belongs to, in words for errors."""

@@ -223,14 +223,13 @@ def check_data(data: Any, task: str, num_classes: int | None) -> None:
             f"{task}.load() returns a {type(data).__name__}: return a TaskData of three splits"
         )
     for name, split in vars(data).items():
+        where = f"the split {name} of {task}"
         if not isinstance(split, Split):
-            kind = type(split).__name__
-            raise UserError(f"the split {name} of {task} is a {kind}: give a Split")
+            raise UserError(f"{where} is a {type(split).__name__}: give a Split")
         if not len(split):
-            raise UserError(f"the split {name} of {task} has no example: give it some")
+            raise UserError(f"{where} has no example: give it some")
         if type(split) is not Split:
             continue
-        where = f"the split {name} of {task}"
         _check_arrays(split, where, num_classes, may_hide_labels=name == "test")
         like = data.train
         if type(like) is Split and split.x.shape[1:] != like.x.shape[1:]:

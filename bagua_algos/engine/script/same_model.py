@@ -34,9 +34,8 @@ def check_same_model(model: nn.Module, communicator: Communicator, run: Run) -> 
     if (first_Nt == first_Nt[0]).all():
         return
     most = int(first_Nt[:, -1].max())  # so that every worker sends as much
-    own_tb = torch.zeros(most, _DIGEST_BYTES, dtype=torch.int64, device="cpu")
-    own_tb[: len(parts)] = torch.tensor([[*_digest(part)] for part in parts], device="cpu")
-    differs_Nt = (_gather(own_tb, device, communicator, run) != own_tb).any(2)
+    all_Ntb = _gather_digests(parts, most, device, communicator, run)
+    differs_Nt = (all_Ntb != all_Ntb[own]).any(2)
     other = differs_Nt.any(1).tolist().index(True)
     place = differs_Nt[other].tolist().index(True)
     more = f", which goes on after {parts[-1]}"
@@ -105,13 +104,12 @@ def _difference(parts: Sequence[str], workers: Communicator, device: torch.devic
     """
     number = torch.tensor([len(parts)], device="cpu")
     most = int(_gather(number, device, workers, run).max())
-    parts = [*parts, *["nothing more"] * (most + 1 - len(parts))]
-    own_tb = torch.tensor([[*_digest(part)] for part in parts], device="cpu")
-    all_Ntb = _gather(own_tb, device, workers, run)
+    all_Ntb = _gather_digests(parts, most, device, workers, run)
     differs_Nt = (all_Ntb != all_Ntb[0]).any(2)
     other = int(differs_Nt.any(1).int().argmax())
     place = int(differs_Nt[other].int().argmax())
-    octets = parts[place].encode()[:_SENTENCE_BYTES].ljust(_SENTENCE_BYTES, b"\0")
+    said = parts[place] if place < len(parts) else "nothing more"
+    octets = said.encode()[:_SENTENCE_BYTES].ljust(_SENTENCE_BYTES, b"\0")
     all_Nb = _gather(torch.tensor([*octets], device="cpu"), device, workers, run)
     first, second = (
         bytes(all_Nb[n].tolist()).rstrip(b"\0").decode(errors="ignore") for n in (0, other)
@@ -149,6 +147,15 @@ def _described(name: str, x: Tensor) -> str:
 
 def _digest(text: str) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).digest()
+
+
+def _gather_digests(
+    parts: Sequence[str], most: int, device: torch.device, communicator: Communicator, run: Run
+) -> Tensor:
+    """Of every worker's parts `[N, t, b]`: `most`, of which those that one lacks are zeros."""
+    own_tb = torch.zeros(most, _DIGEST_BYTES, dtype=torch.int64, device="cpu")
+    own_tb[: len(parts)] = torch.tensor([[*_digest(part)] for part in parts], device="cpu")
+    return _gather(own_tb, device, communicator, run)
 
 
 def _gather(x: Tensor, device: torch.device, communicator: Communicator, run: Run) -> Tensor:

@@ -198,9 +198,10 @@ def _unanswered(task: str, job: Job) -> str:
 
 def _left_out(answer: Answer) -> str:
     own = answer.trained
+    are, them = ("are", "them") if answer.left_out[1:] else ("is", "it")
     return (
-        f"Of {own.task} with {own.workers} workers {listed(answer.left_out)} is left out: "
-        f"no setting of it that was tuned takes {answer.job.workers} workers."
+        f"Of {own.task} with {own.workers} workers {listed(answer.left_out)} {are} left out: "
+        f"no setting of {them} that was tuned takes {answer.job.workers} workers."
     )
 
 

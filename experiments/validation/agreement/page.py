@@ -74,7 +74,7 @@ def page(compared: Sequence[Compared], command: str, is_study: bool = False) -> 
         f"{_STUDY if is_study else f'({learned})'}. Each algorithm has a target of its "
         f"own, fixed before these runs: {POINTS:g} points below the median best accuracy of "
         f"simulated runs with other seeds. `{command}` made this page from the records.",
-        _findings(compared, alike, differ),
+        _findings(alike, tested, differ),
         markdown.table(
             _HEADERS, _rows(compared, len(tested), differ), "l" + "r" * (len(_HEADERS) - 1)
         ),
@@ -96,13 +96,13 @@ def _numerals(numbers: Sequence[int]) -> str:
     return " to ".join(_NUMERALS[n] if n < len(_NUMERALS) else f"{n:,}" for n in ends)
 
 
-def _findings(compared: Sequence[Compared], alike: list[str], differ: list[str]) -> str:
-    others = [own.algo for own in compared if not own.is_same]
+def _findings(alike: list[str], tested: Sequence[Compared], differ: list[str]) -> str:
+    others = [own.algo for own in tested]
     said = []
     if alike:
         said.append(
-            f"**{len(alike)} of {len(compared)} algorithms have one trajectory with real and with "
-            f"simulated workers, up to rounding, in every seed**: {listed(alike)}."
+            f"**{len(alike)} of {len(alike) + len(tested)} algorithms have one trajectory with "
+            f"real and with simulated workers, up to rounding, in every seed**: {listed(alike)}."
         )
     if others:
         said.append(
@@ -111,7 +111,7 @@ def _findings(compared: Sequence[Compared], alike: list[str], differ: list[str])
             "distributions can be compared."
         )
     if differ:
-        ratios = [f"{_ratio(own)} ({own.algo})" for own in compared if own.algo in differ]
+        ratios = [f"{_ratio(own)} ({own.algo})" for own in tested if own.algo in differ]
         said.append(
             f"**The steps of {listed(differ)} are not of one distribution**, by Holm's correction "
             f"over the page: real workers need {listed(ratios)} times as many as simulated ones."
