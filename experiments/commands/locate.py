@@ -42,7 +42,7 @@ def main() -> int:
         from experiments.advise.map.atlas import panels
         from experiments.advise.map.page import write
 
-        write([panel for task in tasks() for panel in panels(task)], arguments.map)
+        write(panels(tasks()), arguments.map)
     if arguments.real is not None:
         from experiments.advise.map.real import page, places
 

@@ -53,7 +53,7 @@ def chain(situation: Situation, num_bytes: float) -> Cost:
         num_messages=(len(ranks) - 1) * math.ceil(num_bytes / chunk_bytes),
         sent_bytes=situation.sent(num_bytes * has_next),
         rtt_s=float(rtt_s.max()),
-        windows=situation.opened(path, num_bytes, rate, rtt_s),
+        windows=situation.opened(path.rate, num_bytes, rate, rtt_s),
     )
 
 
@@ -93,7 +93,7 @@ def tree(situation: Situation, num_bytes: float) -> Cost:
         num_messages=(len(ranks) - 1) * situation.streams,
         sent_bytes=situation.sent(num_bytes * num_children.astype(float)),
         rtt_s=float(rtt_s.max()),
-        windows=situation.opened(path, num_bytes, rate, rtt_s),
+        windows=situation.opened(path.rate, num_bytes, rate, rtt_s),
     )
 
 

@@ -79,13 +79,13 @@ class Situation:
         [window] = self.windows
         return window
 
-    def delay_s(self, paths: Paths, num_bytes: float) -> Array:
+    def delay_s(self, paths: Paths, num_bytes: float | Array) -> Array:
         """One way, for the last packet of a message: packets never overtake, so of n draws of
         jitter the largest counts, on average (n - 1) / (n + 1) of the most.
         """
-        num_packets = max(np.ceil(num_bytes / self.transport.mss_bytes), 1)
+        num_packets = np.maximum(np.ceil(num_bytes / self.transport.mss_bytes), 1)
         late_s = paths.jitter_s * (num_packets - 1) / (num_packets + 1)
-        naps_s = self.nap_s if num_bytes > SWITCH_BULK_BYTES else 0.0
+        naps_s = self.nap_s * (num_bytes > SWITCH_BULK_BYTES)
         return paths.delay_s + late_s + self.transport.message_s + naps_s
 
     def note_s(self, paths: Paths) -> Array:
@@ -120,7 +120,7 @@ class Situation:
     def message_s(
         self,
         paths: Paths,
-        num_bytes: float,
+        num_bytes: float | Array,
         rtt_s: Array,
         num_flows: int,
         num_parts: int,
@@ -156,7 +156,7 @@ class Situation:
         return np.maximum(seconds, windows_s)
 
     def cold_s(
-        self, paths: Paths, num_bytes: float, rate: Array, rtt_s: Array, num_flows: int = 1
+        self, paths: Paths, num_bytes: float | Array, rate: Array, rtt_s: Array, num_flows: int = 1
     ) -> Array:
         """Seconds for which links idle while the windows of messages open; `rate` is of one, and
         `num_flows` of them share a link.
@@ -177,7 +177,7 @@ class Situation:
     def recovery_s(
         self,
         paths: Paths,
-        num_bytes: float,
+        num_bytes: float | Array,
         rate: Array,
         rtt_s: Array,
         num_parts: int,
@@ -202,15 +202,17 @@ class Situation:
         )
 
     def opened(
-        self, paths: Paths, num_bytes: float, rate: Array, rtt_s: Array, num_flows: int = 1
+        self, link_rate: Array, num_bytes: float, rate: Array, rtt_s: Array, num_flows: int = 1
     ) -> Windows:
-        """The windows after messages of `num_bytes` each; arguments as for `cold_s`."""
+        """The windows after messages of `num_bytes` each over paths of `link_rate`; the other
+        arguments as for `cold_s`.
+        """
         window = windows.opened(
             self.congestion_control,
             num_bytes / self.streams,
             self.window,
             float(np.max(rate)) / self.streams,
-            float(np.max(paths.rate)) / (num_flows * self.streams),
+            float(np.max(link_rate)) / (num_flows * self.streams),
             float(np.max(rtt_s)),
         )
         return (window,)

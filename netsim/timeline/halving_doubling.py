@@ -57,7 +57,8 @@ def all_reduce(situation: Situation, num_bytes: float) -> Cost:
     windows = situation.windows * (len(peers) if len(situation.windows) == 1 else 1)
     kept = dict(zip(peers, windows, strict=True))
     busy_s = {
-        step: situation.busy_s(step.senders, step.receivers, step.num_bytes) for step in set(steps)
+        step: situation.busy_s(step.senders, step.receivers, step.num_bytes)
+        for step in dict.fromkeys(steps)
     }
     known: dict[tuple[_Step, Window], tuple[float, float, Window]] = {}
     first_s: dict[int, float] = {}
@@ -68,15 +69,24 @@ def all_reduce(situation: Situation, num_bytes: float) -> Cost:
         if step.peer in used_s and transport.slow_start_after_idle and at_s < math.inf:
             idle_s = at_s - used_s[step.peer] + transport.unused_s(rtt_s)
             window = after_idleness(window, idle_s, rtt_s, transport.initial_window_bytes)
-        own = replace(situation, windows=(window,), streams=transport.parts(step.num_bytes))
+        kept[step.peer] = window
+        streams = transport.parts(step.num_bytes)
         first_s.setdefault(step.peer, at_s)
-        if (key := (step, window)) not in known:
-            known[key] = _seconds(own, step, float(busy_s[step].max()))
-        seconds, step_rtt_s, kept[step.peer] = known[key]
+        if (step, window) not in known:
+            alike = [
+                other
+                for other in busy_s
+                if (len(other.senders), kept[other.peer]) == (len(step.senders), window)
+                and transport.parts(other.num_bytes) == streams
+            ]
+            own = replace(situation, windows=(window,), streams=streams)
+            taken = _taken(own, alike, [float(busy_s[other].max()) for other in alike])
+            known |= {(other, window): one for other, one in zip(alike, taken, strict=True)}
+        seconds, step_rtt_s, kept[step.peer] = known[step, window]
         at_s += seconds
         used_s[step.peer] = at_s
         rtt_s = max(rtt_s, step_rtt_s)
-        num_messages += len(step.senders) * own.streams
+        num_messages += len(step.senders) * streams
     paths = situation.table.worst_path(situation.ranks)
     unused_s = [at_s - used_s[peer] + first_s[peer] for peer in peers] if at_s < math.inf else []
     return Cost(
@@ -117,24 +127,36 @@ def _sent(world_size: int, steps: Sequence[_Step]) -> Array:
     return sent
 
 
-def _seconds(situation: Situation, step: _Step, busy_s: float) -> tuple[float, float, Window]:
-    """Of one step, which occupies a link for `busy_s` at most; its round trip, and the window
-    afterwards.
+def _taken(
+    situation: Situation, steps: Sequence[_Step], busy_s: Sequence[float]
+) -> list[tuple[float, float, Window]]:
+    """What each of some steps takes that have equally many messages over connections of equal
+    windows, and occupy a link for `busy_s` at most; its round trip, and the window afterwards.
     """
-    path = situation.table.paths(step.senders, step.receivers)
-    delay_s = situation.delay_s(path, step.num_bytes)
-    note_s = situation.note_s(situation.table.paths(step.receivers, step.senders))
+    senders = np.stack([step.senders for step in steps])
+    receivers = np.stack([step.receivers for step in steps])
+    num_bytes = np.array([[step.num_bytes] for step in steps])
+    path = situation.table.paths(senders, receivers)
+    delay_s = situation.delay_s(path, num_bytes)
+    note_s = situation.note_s(situation.table.paths(receivers, senders))
     rtt_s = delay_s + note_s
-    num_parts = min(len(step.senders), _COUPLED) * situation.streams
+    num_parts = min(senders.shape[1], _COUPLED) * situation.streams
     rate = situation.rate(path, rtt_s)
     moving_s = np.maximum(
-        situation.message_s(path, step.num_bytes, rtt_s, 1, num_parts),
-        busy_s,
+        situation.message_s(path, num_bytes, rtt_s, 1, num_parts),
+        np.array(busy_s)[:, None],
     )
-    begin_s = note_s * (situation.transport.rendezvous and step.notes_late)
-    late_s = situation.cold_s(path, step.num_bytes, rate, rtt_s) + situation.recovery_s(
-        path, step.num_bytes, rate, rtt_s, num_parts
+    notes_late = np.array([[step.notes_late] for step in steps])
+    begin_s = note_s * (situation.transport.rendezvous & notes_late)
+    late_s = situation.cold_s(path, num_bytes, rate, rtt_s) + situation.recovery_s(
+        path, num_bytes, rate, rtt_s, num_parts
     )
     seconds = begin_s + moving_s + delay_s + late_s
-    [window] = situation.opened(path, step.num_bytes, rate, rtt_s)
-    return float(seconds.max()), float(rtt_s.max()), window
+    return [
+        (
+            float(seconds[i].max()),
+            float(rtt_s[i].max()),
+            situation.opened(path.rate[i], step.num_bytes, rate[i], rtt_s[i])[0],
+        )
+        for i, step in enumerate(steps)
+    ]

@@ -82,7 +82,7 @@ class LinkTable:
         self._queues = np.array([link.queue_bytes for link in alike]) * payload
         self._bursts = np.array([link.burst_bytes for link in alike]) * payload
         self.buckets_s: Array = self._bursts * np.maximum(1 / self.rates - 1 / host_rate, 0)
-        self._paths: dict[tuple[bytes, bytes], Paths] = {}
+        self._paths: dict[tuple[tuple[int, ...], bytes, bytes], Paths] = {}
         self._num_flows: dict[tuple[bytes, bytes], Ranks] = {}
 
     @property
@@ -102,8 +102,8 @@ class LinkTable:
         return np.stack([up, node_up, node_down, down])
 
     def paths(self, senders: Ranks, receivers: Ranks) -> Paths:
-        """From each sender to the receiver of the same place."""
-        key = senders.tobytes(), receivers.tobytes()
+        """From each sender to the receiver of the same place, in arrays of any shape."""
+        key = senders.shape, senders.tobytes(), receivers.tobytes()
         return kept(self._paths, key, lambda: self._find_paths(senders, receivers), _MAX_WAYS)
 
     def num_flows(self, senders: Ranks, receivers: Ranks) -> Ranks:

@@ -75,7 +75,7 @@ def ring(
         num_in_turn=(len(ranks) + 1) / 2 * num_posted,
         sent_bytes=situation.sent(num_hops * num_bytes),
         rtt_s=float(rtt_s.max()),
-        windows=situation.opened(there, num_bytes, rate, rtt_s),
+        windows=situation.opened(there.rate, num_bytes, rate, rtt_s),
     )
 
 
@@ -213,7 +213,7 @@ def pairs(situation: Situation, num_bytes: float) -> Cost:
         num_messages=num_messages,
         sent_bytes=situation.sent(others * num_bytes),
         rtt_s=float(rtt_s),
-        windows=situation.opened(path, num_bytes, all_flows, rtt_s, others),
+        windows=situation.opened(path.rate, num_bytes, all_flows, rtt_s, others),
     )
 
 
@@ -258,7 +258,7 @@ def exchange(situation: Situation, num_bytes: float, senders: Ranks) -> Cost:
         notice_s=note_s * transport.rendezvous,
         handover_s=np.where(moves, transfer_s(held_bytes, rate), 0),
         rtt_s=float(rtt_s.max()),
-        windows=situation.opened(path, num_bytes, rate, rtt_s),
+        windows=situation.opened(path.rate, num_bytes, rate, rtt_s),
     )
 
 

@@ -46,7 +46,7 @@ class Answer:
         self.job, all_algos = job, trained.algos
         self.trained = trained = able(trained, job.workers)
         self.left_out = [algo for algo in all_algos if algo not in trained.algos]
-        self._grids = grids(trained, [[job]])
+        [self._grids] = grids([trained], [[job]])
         self._goal = trained.goal(JUDGED_AT)
 
     @property

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 
 import numpy as np
 import pandas as pd
@@ -27,6 +28,7 @@ from experiments.advise.map.trainings import Array, Trained, load
 from experiments.advise.side_by_side import side_by_side
 from host.commands import say
 from host.cores import usable_cores
+from host.words import listed
 
 RHOS: Array = np.geomspace(0.01, 100, 9)
 LAMBDAS: Array = np.geomspace(1e-4, 1, 9)
@@ -50,28 +52,41 @@ class Panel:
         return job_at(rho, 0.0, self.trained.workers).rate_mbit
 
 
-def panels(task: str, rhos: Array = RHOS, lambdas: Array = LAMBDAS) -> list[Panel]:
-    """All of a task, computed side by side: by workers, then by loss."""
-    own = [trained for trained in load()[1] if trained.task == task]
+def panels(tasks: Sequence[str], rhos: Array = RHOS, lambdas: Array = LAMBDAS) -> list[Panel]:
+    """All of some tasks, computed side by side: by task, by workers, then by loss."""
+    own = [trained for trained in load()[1] if trained.task in tasks]
     for trained in own:
         for training in trained.trainings:
             sent_by(trained, training, trained.workers)  # here once, not in each child
-    wanted = [(trained, loss_pct) for trained in own for loss_pct in LOSSES_PCT]
-    jobs = [partial(_panel, *one, rhos, lambdas) for one in wanted]
-    return list(side_by_side(jobs, min(len(jobs), usable_cores()), _say))
+    alike = groupby(sorted(own, key=_workers), key=_workers)
+    wanted = [(list(group), loss_pct) for _, group in alike for loss_pct in LOSSES_PCT]
+    jobs = [partial(_panels, *one, rhos, lambdas) for one in wanted]
+    made = side_by_side(jobs, min(len(jobs), usable_cores()), _say)
+    return sorted(
+        (panel for of_tasks in made for panel in of_tasks),
+        key=lambda panel: (tasks.index(panel.trained.task), panel.trained.workers, panel.loss_pct),
+    )
 
 
-def _panel(trained: Trained, loss_pct: float, rhos: Array, lambdas: Array) -> Panel:
+def _workers(trained: Trained) -> int:
+    return trained.workers
+
+
+def _panels(alike: Sequence[Trained], loss_pct: float, rhos: Array, lambdas: Array) -> list[Panel]:
+    """Of all tasks with equally many workers: they have many operations in common."""
     jobs = [
-        [job_at(rho, lambda_, trained.workers, loss_pct) for lambda_ in lambdas]
+        [job_at(rho, lambda_, alike[0].workers, loss_pct) for lambda_ in lambdas]
         for rho in rhos[::-1]
     ]
-    return Panel(trained=trained, loss_pct=loss_pct, grids=grids(trained, jobs))
+    return [
+        Panel(trained=trained, loss_pct=loss_pct, grids=at)
+        for trained, at in zip(alike, grids(alike, jobs), strict=True)
+    ]
 
 
-def _say(panel: Panel) -> None:
-    own = panel.trained
-    say(f"computed {own.task}, {own.workers} workers, {panel.loss_pct:g} % of loss")
+def _say(made: Sequence[Panel]) -> None:
+    tasks = listed([panel.trained.task for panel in made])
+    say(f"computed {made[0].trained.workers} workers, {made[0].loss_pct:g} % of loss: {tasks}")
 
 
 def frame(shown: Sequence[Panel]) -> pd.DataFrame:

@@ -39,24 +39,34 @@ def model_error(trained: Trained, goal: int) -> float:
     return (1 + max(prediction_errors().values())) * (1 + trained.spacing(goal)) - 1
 
 
-def grids(trained: Trained, jobs: Sequence[Sequence[Job]]) -> list[Grid]:
-    """The times of all algorithms to each goal, of `jobs` `[r][d]` by rates and delays that
-    ascend.
+def grids(alike: Sequence[Trained], jobs: Sequence[Sequence[Job]]) -> list[list[Grid]]:
+    """Of each of some trainings: the times of all algorithms to each goal, of `jobs` `[r][d]` by
+    rates and delays that ascend. Each job is asked of all of them before the next, since times of
+    one job are shared.
     """
-    shape = (len(trained.goals), len(trained.seeds), len(jobs), len(jobs[0]))
-    times_gsrd = {algo: np.empty(shape) for algo in trained.algos}
+    times_gsrd = [
+        {
+            algo: np.empty((len(trained.goals), len(trained.seeds), len(jobs), len(jobs[0])))
+            for algo in trained.algos
+        }
+        for trained in alike
+    ]
     for i, row in enumerate(jobs):
         for j, job in enumerate(row):
-            for algo, times in times_gsrd.items():
-                times[:, :, i, j] = _times_at(trained, algo, job)[1]
+            for trained, of_algos in zip(alike, times_gsrd, strict=True):
+                for algo, times in of_algos.items():
+                    times[:, :, i, j] = _times_at(trained, algo, job)[1]
     return [
-        Grid(
-            rates_mbit=np.array([row[0].rate_mbit for row in jobs]),
-            delays_ms=np.array([job.delay_ms for job in jobs[0]]),
-            times_s={algo: times[goal] for algo, times in times_gsrd.items()},
-            model_error=model_error(trained, goal),
-        )
-        for goal in range(len(trained.goals))
+        [
+            Grid(
+                rates_mbit=np.array([row[0].rate_mbit for row in jobs]),
+                delays_ms=np.array([job.delay_ms for job in jobs[0]]),
+                times_s={algo: times[goal] for algo, times in of_algos.items()},
+                model_error=model_error(trained, goal),
+            )
+            for goal in range(len(trained.goals))
+        ]
+        for trained, of_algos in zip(alike, times_gsrd, strict=True)
     ]
 
 

@@ -117,18 +117,24 @@ def times_by(sent: Sent, job: Job, steps: Array, setting: Setting) -> Array:
     of all later ones.
     """
     sized = sent.of_size(job.gradient_bytes, setting.num_buckets)
-    timeline = _timeline(job, setting)
-    early_s = 0.0
-    times = np.zeros_like(steps)
-    if sent.num_early:
-        clock = _clock(timeline, (sized.early,), 0.0)
-        times = clock.at(np.minimum(steps, sent.num_early))
-        early_s = float(clock.at(np.array([float(sent.num_early)]))[0])
-    began_s = float(timeline.time_s.max())
-    late = _clock(timeline, sized.period, began_s)
+    early, late = _clocks(sized, job, setting)
+    if early is None:
+        return late.at(steps)
+    early_s = early.at(np.minimum(steps, sent.num_early))
+    begun_s = float(early.at(np.array([float(sent.num_early)]))[0])
     is_late = steps > sent.num_early
     late_s = late.at(np.where(is_late, steps - sent.num_early, 1))
-    return np.where(is_late, early_s + late_s, times)
+    return np.where(is_late, begun_s + late_s, early_s)
+
+
+@lru_cache(maxsize=1024)
+def _clocks(sized: Sent, job: Job, setting: Setting) -> tuple[_Clock | None, _Clock]:
+    """Of the early steps, if there are any, and of the later ones, one after the other on a
+    timeline. Algorithms that send the same share them.
+    """
+    timeline = _timeline(job, setting)
+    early = _clock(timeline, (sized.early,), 0.0) if sized.num_early else None
+    return early, _clock(timeline, sized.period, float(timeline.time_s.max()))
 
 
 def _clock(timeline: Timeline, period: Sequence[Step], began_s: float) -> _Clock:

@@ -45,7 +45,7 @@ _STANDING_QUEUES, _BEND = 2.5, 1.5
 
 def message_s(
     algorithm: str | None,
-    num_bytes: float,
+    num_bytes: float | NDArray[np.float64],
     rate: ArrayLike,
     rtt_s: ArrayLike,
     queue_bytes: ArrayLike,
@@ -144,14 +144,18 @@ def _in_flight(rate: ArrayLike, rtt_s: ArrayLike) -> NDArray[np.float64]:
 
 
 def _overflows(
-    num_bytes: float, rate: ArrayLike, rtt_s: ArrayLike, room: NDArray, segment: float
+    num_bytes: float | NDArray[np.float64],
+    rate: ArrayLike,
+    rtt_s: ArrayLike,
+    room: NDArray,
+    segment: float,
 ) -> NDArray[np.bool_]:
     """Whether some of `num_bytes`, of all flows together, may find the queue full."""
     return (room < _in_flight(rate, rtt_s)) & (room + segment < num_bytes)
 
 
 def _rounds(
-    num_bytes: float, first: NDArray, standing: NDArray, growth: float
+    num_bytes: float | NDArray[np.float64], first: NDArray, standing: NDArray, growth: float
 ) -> NDArray[np.float64]:
     """Windows of `first`, `first + growth` and so on, up to `standing`, that make `num_bytes`: the
     solution r of first r + growth r (r - 1) / 2 = num_bytes, as long as the window grows.

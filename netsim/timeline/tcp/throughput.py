@@ -106,7 +106,7 @@ def lossy_window_bytes(
 
 def message_s(
     algorithm: str | None,
-    num_bytes: float,
+    num_bytes: float | NDArray[np.float64],
     rate: ArrayLike,
     rtt_s: ArrayLike,
     loss: ArrayLike,
@@ -151,7 +151,7 @@ def message_s(
 
 def lossy_rounds(
     algorithm: str | None,
-    num_bytes: float,
+    num_bytes: float | NDArray[np.float64],
     rtt_s: ArrayLike,
     loss: ArrayLike,
     segment: float = SEGMENT_BYTES,
@@ -163,21 +163,28 @@ def lossy_rounds(
 
 
 def _full_windows_s(
-    num_bytes: float, rate: ArrayLike, rtt_s: ArrayLike, num_flows: int, window_bytes: float
+    num_bytes: float | NDArray[np.float64],
+    rate: ArrayLike,
+    rtt_s: ArrayLike,
+    num_flows: int,
+    window_bytes: float,
 ) -> NDArray[np.float64]:
     """Seconds in which a message leaves of which only a window is ever in flight. The first byte of
     each window leaves a round trip after the first byte of the window before it, since only then
     room has been acknowledged.
     """
-    num_waits = max(math.ceil(num_bytes / window_bytes) - 1, 0)
-    last_bytes = num_bytes - num_waits * window_bytes if num_waits else num_bytes
+    num_waits = np.maximum(np.ceil(np.divide(num_bytes, window_bytes)) - 1, 0)
     with np.errstate(divide="ignore", invalid="ignore"):
+        last_bytes = num_bytes - np.where(num_waits > 0, num_waits * window_bytes, 0)
         last_s = num_flows * last_bytes / np.asarray(rate)
     return num_waits * np.asarray(rtt_s) + last_s
 
 
 def slowest(
-    num_bytes: float, loss: ArrayLike, num_messages: int, segment: float = SEGMENT_BYTES
+    num_bytes: float | NDArray[np.float64],
+    loss: ArrayLike,
+    num_messages: int,
+    segment: float = SEGMENT_BYTES,
 ) -> NDArray[np.float64]:
     """The time of the slowest of several messages under loss, as a multiple of their mean time.
 
@@ -195,7 +202,7 @@ def slowest(
 
 
 def deviation(
-    num_bytes: float, loss: ArrayLike, segment: float = SEGMENT_BYTES
+    num_bytes: float | NDArray[np.float64], loss: ArrayLike, segment: float = SEGMENT_BYTES
 ) -> NDArray[np.float64]:
     """By how much the time of messages under loss deviates from their mean time, see `slowest`."""
     num_losses = np.maximum(num_bytes / segment * np.asarray(loss), np.finfo(float).tiny)

@@ -50,7 +50,7 @@ Windows = tuple[Window, ...]
 
 def opening_wait_s(
     algorithm: str | None,
-    num_bytes: float,
+    num_bytes: float | NDArray[np.float64],
     window: Window,
     rate: ArrayLike,
     link_rate: ArrayLike,

@@ -178,7 +178,7 @@ def test_each_place_has_the_setting_whose_trial_was_the_soonest_there():
 def test_the_table_is_in_the_order_of_the_times_and_marks_who_ties():
     (answer,) = answers(JOB, ["fashion_mnist"])
     rows = list(answer.rows())
-    at = grids(answer.trained, [[JOB]])[answer.trained.goal(1.0)]
+    at = grids([answer.trained], [[JOB]])[0][answer.trained.goal(1.0)]
     medians = {algo: float(times[0, 0]) for algo, times in at.medians_s.items()}
     names = [row[1] for row in rows]
     assert names == sorted(names, key=medians.__getitem__)

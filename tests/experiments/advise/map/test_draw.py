@@ -183,12 +183,17 @@ def test_the_table_has_a_row_for_each_place_and_target(shown):
     assert (lost.times_as_soon_as_allreduce > 1).all()
 
 
-def test_a_computed_panel_has_all_algorithms_at_every_place():
-    trained = load()[1][0]
-    computed = atlas._panel(trained, 0.0, RHOS[1:2], LAMBDAS[:2])
-    assert all(at.best_s.shape == (1, 2) for at in computed.grids)
-    assert set(computed.grids[0].times_s) == set(trained.algos)
-    assert computed.rho(computed.grids[0].rates_mbit[0]) == pytest.approx(1.0)
+def test_computed_panels_have_all_algorithms_at_every_place_and_are_those_of_each_task_alone():
+    alike = [trained for trained in load()[1] if trained.workers == 8][:2]
+    panels = atlas._panels(alike, 0.0, RHOS[1:2], LAMBDAS[:2])
+    assert [panel.trained.task for panel in panels] == [trained.task for trained in alike]
+    for computed in panels:
+        assert all(at.best_s.shape == (1, 2) for at in computed.grids)
+        assert set(computed.grids[0].times_s) == set(computed.trained.algos)
+        assert computed.rho(computed.grids[0].rates_mbit[0]) == pytest.approx(1.0)
+        [alone] = atlas._panels([computed.trained], 0.0, RHOS[1:2], LAMBDAS[:2])
+        for at, at_alone in zip(computed.grids, alone.grids, strict=True):
+            assert all((times == at_alone.times_s[a]).all() for a, times in at.times_s.items())
 
 
 def test_over_all_tasks_only_those_count_that_are_first_in_each(shown):

@@ -92,7 +92,8 @@ def test_nothing_has_a_unit_either_where_links_are_slow_and_delays_long(algo):
 
 def test_the_ranking_and_the_ties_have_no_unit_either():
     scaled = replace(JOB, compute_ms=18, delay_ms=0.5, rate_mbit=100_000)
-    for one, other in zip(grids(TRAINED, [[JOB]]), grids(TRAINED, [[scaled]]), strict=True):
+    [at], [at_scaled] = (grids([TRAINED], [[job]]) for job in (JOB, scaled))
+    for one, other in zip(at, at_scaled, strict=True):
         assert one.first(0, 0) == other.first(0, 0)
         assert one.ties(0, 0) == other.ties(0, 0)
 
