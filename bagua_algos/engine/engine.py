@@ -131,7 +131,7 @@ class Engine(Attached):
             num_buckets=sum(len(b.parameters) for b in buckets) if may_move else len(buckets),
             timeout_s=timeout_s,
             observer=step_observer,
-            check=lambda workers, run: check_same_model(model, workers, run),
+            check=partial(check_same_model, model, optimizer),
         )
         self.context = Context(
             buckets=buckets,

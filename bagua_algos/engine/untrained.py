@@ -73,19 +73,15 @@ def average_untrained_(
     *,
     kept_equal_by: str | None = None,
 ) -> None:
-    """Average buffers as `average_buffers_` does, and the parameters that are not `trained`: those
-    are frozen, and for a while others may need no gradient either. Where an algorithm keeps weights
-    equal, its name says so, and a warning tells of frozen ones that were not alike. A collective
-    call, in a job of `run`.
+    """Make buffers alike, and the parameters that are not `trained`: those are frozen, and for a
+    while others may need no gradient either. Where an algorithm keeps weights equal, its name says
+    so, and a warning tells of frozen ones that were not alike. A collective call, in a job of
+    `run`.
     """
-    own, buffers, apart = set(trained), list(model.buffers()), []
+    own, apart = set(trained), []
     frozen = {name: p.detach() for name, p in model.named_parameters() if p not in own}
-
-    def average() -> None:
-        apart.extend(average_where_different_([*buffers, *frozen.values()], averager))
-        broadcast_tensors_([b for b in buffers if not _is_number(b)], averager)
-
-    run("averaging of buffers", average)
+    tensors = [*model.buffers(), *frozen.values()]
+    run("averaging of buffers", lambda: apart.extend(make_alike_(tensors, averager)))
     if kept_equal_by is not None:
         warn_of_frozen(kept_equal_by, frozen, apart)
 
@@ -101,39 +97,29 @@ def warn_of_frozen(algorithm: str, frozen: Mapping[str, Tensor], apart: Iterable
         warnings.warn(
             f"the untrained parameter {names[0]!r}{more} differed between workers, and {algorithm} "
             "keeps weights equal: whatever changes it has to do the same on every worker; it is "
-            "the mean of all workers' from here on",
+            "the mean of all workers' from here on, or worker 0's where it has whole numbers",
             stacklevel=2,
         )
 
 
-def average_buffers_(model: nn.Module, averager: Averager) -> None:
-    """Replace every floating-point or complex buffer (BatchNorm's moving averages) that is not
-    alike on all workers by its mean over them, any other (counts, masks) by worker 0's. A
-    collective call.
+def make_alike_(tensors: Sequence[Tensor], averager: Averager) -> list[Tensor]:
+    """Replace those of `tensors` that are not alike on all workers, and return them:
+    floating-point and complex ones (BatchNorm's moving averages, a teacher that follows its
+    student) by their mean over all workers, any other (counts, masks, quantized weights) by worker
+    0's. What is alike keeps its bits. A collective call; 12 bytes a tensor travel.
     """
-    buffers = list(model.buffers())
-    average_where_different_(buffers, averager)
-    broadcast_tensors_([b for b in buffers if not _is_number(b)], averager)
-
-
-def average_where_different_(tensors: Sequence[Tensor], averager: Averager) -> list[Tensor]:
-    """Replace those floating-point or complex ones of `tensors` by their mean over all workers that
-    are not alike on all, and return them: what a script has made of each worker's own weights, such
-    as a teacher that follows its student. Constants keep their bits. A collective call; 12 bytes a
-    tensor travel.
-    """
-    tensors = [x for x in tensors if _is_number(x) and x.numel()]
-    numbers = [_real(x) for x in tensors]
-    if not numbers:
+    tensors = [x for x in tensors if x.numel()]
+    if not tensors:
         return []
-    own_wt = torch.stack([_checksums(x, len(averager.ranks)) for x in numbers], 1)
+    own_wt = torch.stack([_checksums(_real(x), len(averager.ranks)) for x in tensors], 1)
     first_wt = own_wt.clone()
     averager.broadcast_(first_wt)
     differs_wt = (own_wt != first_wt).float()
     averager.all_reduce_mean_(differs_wt)
-    shares = differs_wt[0].tolist()
-    _average_([x for x, share in zip(numbers, shares, strict=True) if share], averager)
-    return [x for x, share in zip(tensors, shares, strict=True) if share]
+    apart = [x for x, share in zip(tensors, differs_wt[0].tolist(), strict=True) if share]
+    _average_([_real(x) for x in apart if _is_number(x)], averager)
+    broadcast_tensors_([x for x in apart if not _is_number(x)], averager)
+    return apart
 
 
 def _is_number(x: Tensor) -> bool:

@@ -38,10 +38,9 @@ from bagua_algos.engine.script.closures import StepClosure
 from bagua_algos.engine.script.copies import ForwardHook, leave_out_of_copies
 from bagua_algos.engine.script.same_model import Meeting, check_still_same_model
 from bagua_algos.engine.untrained import (
-    average_buffers_,
-    average_where_different_,
     broadcast_weights_,
     broadcast_where_different_,
+    make_alike_,
     warn_of_frozen,
 )
 from bagua_algos.fsdp2.bucket import WholeBucket, build_buckets
@@ -180,10 +179,8 @@ class ShardedEngine(Attached):
         replicas = Meeting(averager, self.context.communicator, run)
         shards = Meeting(self._shard_workers, self._shard_workers, lambda _, job: job())
         check_still_same_model(self.model, [replicas, shards], self._buckets[0].gradients.device)
-        run("averaging of buffers", lambda: average_buffers_(self.model, averager))
-        average_buffers_(self.model, self._shard_workers)
         keeper = type(self.algorithm).__name__ if self.algorithm.workers_agree else None
-        self._average_frozen_(averager, keeper)
+        self._make_untrained_alike_(averager, keeper)
         with (
             averaged(
                 self._buckets,
@@ -197,17 +194,19 @@ class ShardedEngine(Attached):
         ):
             yield spread
 
-    def _average_frozen_(self, averager: Averager, kept_equal_by: str | None) -> None:
+    def _make_untrained_alike_(self, averager: Averager, kept_equal_by: str | None) -> None:
+        """Buffers and frozen parameters: of all replicas, and what is no shard of all processes."""
         reshard(self.model)
         own, apart = set(self._frozen), []
         frozen = {name: p for name, p in self.model.named_parameters() if p in own}
         held = {name: local(p) for name, p in frozen.items()}
+        buffers = list(self.model.buffers())
         self.dispatcher.run(
-            "averaging of frozen parameters",
-            lambda: apart.extend(average_where_different_([*held.values()], averager)),
+            "averaging of buffers",
+            lambda: apart.extend(make_alike_([*buffers, *held.values()], averager)),
         )
         everywhere = [x for name, x in held.items() if not is_distributed(frozen[name])]
-        apart += average_where_different_(everywhere, self._shard_workers)
+        apart += make_alike_([*buffers, *everywhere], self._shard_workers)
         if kept_equal_by is not None:
             warn_of_frozen(kept_equal_by, held, apart)
 

@@ -1,9 +1,11 @@
 """Workers must have the same model: in buckets parameters have no names, only places, and buffers
-are averaged beside each other.
+are averaged beside each other. And all begin by the same settings of the optimizer: by others they
+would train apart, and nothing would tell.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from numbers import Number
 from typing import NamedTuple
 
 import torch
@@ -13,13 +15,26 @@ from bagua_algos.communication.communicator import Averager, Communicator
 from bagua_algos.engine.consensus import Run, outside_inference_mode
 from bagua_algos.engine.parameter_groups import check_untrained
 
+_NO_SETTINGS = ("params", "foreach", "fused", "capturable", "differentiable")
+"""Of a parameter group: what is in it, and by what program it is stepped."""
+
+_REMEDIES = {
+    "model": "build the same model on every worker, with the same layers frozen, in an order that "
+    "no set and no random number decides",
+    "optimizer": "make it alike on every worker, with the same settings; to train by others, give "
+    "them to its groups after distribute",
+}
+
 _DIGEST_BYTES = 16
 _SENTENCE_BYTES = 512
 
 
-def check_same_model(model: nn.Module, communicator: Communicator, run: Run) -> None:
+def check_same_model(
+    model: nn.Module, optimizer: torch.optim.Optimizer, communicator: Communicator, run: Run
+) -> None:
     """Raise `ValueError`, on every worker, where the models of two workers differ in their
-    parameters' or buffers' names, order, shapes or types, or in what they train.
+    parameters' or buffers' names, order, shapes or types, or in what they train; or their
+    optimizers in their kind, in a setting, such as the learning rate, or in what each group has.
 
     A collective call, in jobs of `run`. Nothing is compared where one process holds all workers, in
     one model.
@@ -28,23 +43,23 @@ def check_same_model(model: nn.Module, communicator: Communicator, run: Run) -> 
     if num_held > 1 or communicator.world_size == 1:
         return
     device = next(p for p in model.parameters() if p.requires_grad).device
-    parts = _parts_of(model)
-    summary = [*_digest(repr(parts)), len(parts)]
+    both = _parts_of(model), list(_parts_of_optimizer(model, optimizer))
+    summary = [number for parts in both for number in (*_digest(repr(parts)), len(parts))]
     first_Nt = _gather(torch.tensor(summary, device="cpu"), device, communicator, run)
-    if (first_Nt == first_Nt[0]).all():
-        return
-    most = int(first_Nt[:, -1].max())  # so that every worker sends as much
-    all_Ntb = _gather_digests(parts, most, device, communicator, run)
-    differs_Nt = (all_Ntb != all_Ntb[own]).any(2)
-    other = differs_Nt.any(1).tolist().index(True)
-    place = differs_Nt[other].tolist().index(True)
-    more = f", which goes on after {parts[-1]}"
-    raise ValueError(
-        f"worker {own}'s model differs from worker {other}'s"
-        + (f", from {parts[place]} on" if place < len(parts) else more)
-        + ": build the same model on every worker, with the same layers frozen, in an order that "
-        "no set and no random number decides"
-    )
+    for what, parts, summary_Nt in zip(_REMEDIES, both, first_Nt.chunk(2, 1), strict=True):
+        if (summary_Nt == summary_Nt[0]).all():
+            continue
+        most = int(summary_Nt[:, -1].max())  # so that every worker sends as much
+        all_Ntb = _gather_digests(parts, most, device, communicator, run)
+        differs_Nt = (all_Ntb != all_Ntb[own]).any(2)
+        other = differs_Nt.any(1).tolist().index(True)
+        place = differs_Nt[other].tolist().index(True)
+        more = f"which goes on after {parts[-1]}"
+        raise ValueError(
+            f"worker {own}'s {what} differs from worker {other}'s, "
+            + (f"from {parts[place]} on" if place < len(parts) else more)
+            + f": {_REMEDIES[what]}"
+        )
 
 
 class Meeting(NamedTuple):
@@ -136,13 +151,40 @@ def _parts_of(model: nn.Module) -> list[str]:
     return parts + _buffers_of(model)
 
 
+def _parts_of_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[str]:
+    """Its groups, and what each has, in words for errors."""
+    names = {p: _plain(name) for name, p in model.named_parameters()}
+    for number, group in enumerate(optimizer.param_groups):
+        settings = [
+            f"{name}={shown}"
+            for name, value in sorted(group.items())
+            if name not in _NO_SETTINGS and (shown := _setting(value)) is not None
+        ]
+        yield f"group {number}: {type(optimizer).__name__} of {', '.join(settings)}"
+        for p in group["params"]:
+            yield f"group {number} with {names.get(p)!r}"
+
+
+def _setting(value: object) -> str | None:
+    """None for what is no number, flag or text, nor a tuple of them: each worker has its own."""
+    if isinstance(value, Tensor) and value.numel() == 1 and not value.is_meta:
+        value = value.item()
+    if isinstance(value, tuple | list):
+        parts = [_setting(part) for part in value]
+        return None if None in parts else f"({', '.join(map(str, parts))})"
+    return repr(value) if value is None or isinstance(value, Number | str) else None
+
+
 def _buffers_of(model: nn.Module) -> list[str]:
     return [f"the buffer {_described(name, x)}" for name, x in model.named_buffers()]
 
 
 def _described(name: str, x: Tensor) -> str:
-    plain = name.replace("_orig_mod.", "")  # one worker may have compiled it, and another not
-    return f"{plain!r} of shape {tuple(x.shape)} in {str(x.dtype).removeprefix('torch.')}"
+    return f"{_plain(name)!r} of shape {tuple(x.shape)} in {str(x.dtype).removeprefix('torch.')}"
+
+
+def _plain(name: str) -> str:
+    return name.replace("_orig_mod.", "")  # one worker may have compiled it, and another not
 
 
 def _digest(text: str) -> bytes:

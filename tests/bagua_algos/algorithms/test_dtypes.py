@@ -16,7 +16,7 @@ from bagua_algos import (
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.compressors import SignScale
 from bagua_algos.engine.engine import Engine
-from bagua_algos.engine.untrained import average_buffers_
+from bagua_algos.engine.untrained import make_alike_
 from bagua_algos.outer_optimizer import Nesterov
 from tests.bagua_algos.cases import NODES, on_worker_axis
 from tests.bagua_algos.rows import OPTIMIZERS, ROWS, make_optimizer
@@ -122,7 +122,7 @@ def test_what_is_refused_is_said_with_a_remedy(algorithm, dtype, message):
 def test_complex_buffers_are_averaged():
     model = nn.Module()
     model.register_buffer("moving", torch.tensor([[1 + 2j, 3], [5, 7 - 4j]]))
-    average_buffers_(model, StackedCommunicator(2))
+    make_alike_(list(model.buffers()), StackedCommunicator(2))
     assert torch.equal(model.moving, torch.tensor([[3 + 1j, 5 - 2j]]).expand(2, 2))
 
 

@@ -12,10 +12,9 @@ from bagua_algos import AllReduce, Decentralized, LocalSGD
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.engine.engine import Engine
 from bagua_algos.engine.untrained import (
-    average_buffers_,
-    average_where_different_,
     broadcast_tensors_,
     broadcast_untrained_,
+    make_alike_,
     that_differ,
 )
 from bagua_algos.worker_axis.models import StackedModel
@@ -52,7 +51,7 @@ def model() -> nn.Module:
 
 def test_numbers_are_averaged_and_all_else_is_worker_0s(model):
     recorder = Recorder()
-    average_buffers_(model, StackedCommunicator(NUM_WORKERS, recorder))
+    make_alike_(list(model.buffers()), StackedCommunicator(NUM_WORKERS, recorder))
     for x_n in model.means:
         torch.testing.assert_close(x_n, torch.tensor([[1.0, 10.0], [100.0, 1000.0]]))
     assert model.fine.dtype == torch.float64 and model.fine.sub(1 + 1e-12).abs().max() < 1e-14
@@ -74,7 +73,7 @@ def test_numbers_that_are_alike_keep_their_bits():
     constant = {"odd": odd, "not a number": torch.full((NUM_WORKERS, 2), torch.nan)}
     constant |= {f"lowest {dtype.itemsize} {n}": x for n, (dtype, x) in enumerate(lowest.items())}
     model = model_of(**{name: x.clone() for name, x in constant.items()})
-    average_buffers_(model, StackedCommunicator(NUM_WORKERS))
+    make_alike_(list(model.buffers()), StackedCommunicator(NUM_WORKERS))
     found = dict(model.named_buffers())
     for name, x in constant.items():
         assert torch.equal(found[name].view(torch.uint8), x.view(torch.uint8)), name
@@ -94,7 +93,7 @@ def test_the_same_numbers_at_other_places_are_not_alike(row, dtype):
     row = row.to(dtype)
     x_w = torch.stack([row, row.roll(1), row.flip(0)])
     expected = x_w.double().mean(0).to(dtype)
-    average_where_different_([x_w], StackedCommunicator(NUM_WORKERS))
+    make_alike_([x_w], StackedCommunicator(NUM_WORKERS))
     for x in x_w:
         torch.testing.assert_close(x, expected)
 
@@ -109,7 +108,7 @@ def test_the_same_numbers_at_other_places_are_not_alike(row, dtype):
 )
 def test_numbers_that_torch_keeps_in_another_way_are_averaged(of):
     x_w, first_w = (of(torch.arange(float(NUM_WORKERS))[:, None] + 1) for _ in range(2))
-    average_where_different_([x_w], StackedCommunicator(NUM_WORKERS))
+    make_alike_([x_w], StackedCommunicator(NUM_WORKERS))
     broadcast_tensors_([first_w], StackedCommunicator(NUM_WORKERS))
     expected, first = (of(torch.tensor([[value]])).to(torch.complex64) for value in (2.0, 1.0))
     assert all(torch.equal(x, expected[0]) for x in x_w.to(torch.complex64))
@@ -121,7 +120,7 @@ def test_buffers_that_a_script_has_made_in_inference_mode_are_written_to():
     with torch.inference_mode():
         ranks_w = torch.arange(NUM_WORKERS)[:, None] + 1
         model = model_of(means=ranks_w.float(), counts=ranks_w, turned=(ranks_w * 1j).conj())
-    average_buffers_(model, StackedCommunicator(NUM_WORKERS))
+    make_alike_(list(model.buffers()), StackedCommunicator(NUM_WORKERS))
     assert model.means.eq(2).all() and model.counts.eq(1).all() and model.turned.eq(-2j).all()
 
 
@@ -156,12 +155,12 @@ def test_without_any_nothing_is_sent():
     recorder = Recorder()
     workers = StackedCommunicator(NUM_WORKERS, recorder)
     plain = nn.Linear(1, 1)
-    average_buffers_(plain, workers)
+    make_alike_(list(plain.buffers()), workers)
     broadcast_untrained_(plain, workers)
     assert recorder.messages == []
 
 
-def test_frozen_numbers_that_differ_are_averaged_and_the_rest_is_left():
+def test_frozen_numbers_that_differ_are_averaged_and_whole_ones_are_worker_0s():
     recorder, ranks_w = Recorder(), torch.arange(float(NUM_WORKERS))
     storage, other = torch.zeros(NUM_WORKERS * 2 + 1), torch.zeros(NUM_WORKERS * 2 + 9)
     frozen = {
@@ -169,24 +168,25 @@ def test_frozen_numbers_that_differ_are_averaged_and_the_rest_is_left():
         "differing": ranks_w[:, None] + torch.tensor([0.0, 0.5, 7.0]),
         "half": ranks_w[:, None].half() * torch.ones(3).half(),
         "turned": (ranks_w * 1j).to(torch.complex64),
-        "counts": torch.arange(NUM_WORKERS),
+        "counts": torch.arange(NUM_WORKERS) + 4,
         "none": torch.ones(NUM_WORKERS, 0),
         "at an odd place": storage[1:].view(NUM_WORKERS, 2),
         "at another": other[9:].view(NUM_WORKERS, 2),
     }
     frozen["at an odd place"][1] = 3.0
     frozen["at another"][2] = 6.0
-    average_where_different_(list(frozen.values()), StackedCommunicator(NUM_WORKERS, recorder))
-    assert frozen["alike"].eq(1).all() and frozen["counts"].tolist() == [0, 1, 2]
+    make_alike_(list(frozen.values()), StackedCommunicator(NUM_WORKERS, recorder))
+    assert frozen["alike"].eq(1).all() and frozen["counts"].tolist() == [4, 4, 4]
     for row in frozen["differing"]:
         assert row.tolist() == [1.0, 1.5, 8.0]
     assert frozen["half"].eq(1).all() and frozen["turned"].eq(1j).all()
     assert frozen["at an odd place"].eq(1).all() and frozen["at another"].eq(2).all()
-    # 6 checksums of 8 bytes, as many shares, and 3 + 3 + 2 + 2 + 2 numbers.
+    # 7 checksums of 8 bytes, as many shares, 3 + 3 + 2 + 2 + 2 numbers, and a count.
     assert recorder.messages == [
-        ("broadcast", 6 * 8),
-        ("all_reduce_mean", 6 * 4),
+        ("broadcast", 7 * 8),
+        ("all_reduce_mean", 7 * 4),
         ("all_reduce_mean", 12 * 4),
+        ("broadcast", 8),
     ]
 
 
@@ -194,7 +194,7 @@ def test_frozen_numbers_that_differ_are_averaged_and_the_rest_is_left():
 def test_frozen_numbers_that_are_alike_are_not_sent(num_workers):
     recorder = Recorder()
     frozen = [torch.ones(num_workers, 5)]
-    average_where_different_(frozen, StackedCommunicator(num_workers, recorder))
+    make_alike_(frozen, StackedCommunicator(num_workers, recorder))
     assert [num_bytes for _, num_bytes in recorder.messages] == [8, 4]
 
 
@@ -241,6 +241,19 @@ def test_all_frozen_parameters_that_differ_are_counted():
     engine.close()
 
 
+def test_a_quantized_weight_that_differs_is_worker_0s_and_warned_of():
+    model = StackedModel(WithTeacher(), NUM_WORKERS)
+    optimizer = torch.optim.SGD(model.module.student.parameters(), lr=0.1)
+    engine = Engine(model, optimizer, AllReduce(), StackedCommunicator(NUM_WORKERS))
+    codes = torch.arange(NUM_WORKERS, dtype=torch.uint8)[:, None] + 5
+    model.codes = nn.Parameter(codes, requires_grad=False)
+    told = pytest.warns(UserWarning, match="'codes' differed .* worker 0's where it has whole")
+    with told, engine.consensus():
+        pass
+    assert model.codes.eq(5).all()
+    engine.close()
+
+
 def test_a_layer_that_came_later_is_averaged_and_warned_of():
     model = StackedModel(nn.Linear(2, 1), NUM_WORKERS)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -257,7 +270,7 @@ def test_a_buffer_of_another_memory_format_keeps_its_place(model):
     x_w = torch.arange(24.0).view(NUM_WORKERS, 2, 4).transpose(1, 2)
     turned = model_of(means=x_w.clone(memory_format=torch.preserve_format))
     expected = x_w.mean(0)
-    average_buffers_(turned, StackedCommunicator(NUM_WORKERS))
+    make_alike_(list(turned.buffers()), StackedCommunicator(NUM_WORKERS))
     for x_n in turned.means:
         torch.testing.assert_close(x_n, expected)
     assert turned.means.stride() == x_w.stride()

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from threading import Barrier
 from typing import Any
 
@@ -42,6 +43,11 @@ def run(name: str, job: Callable[[], None]) -> None:
     job()
 
 
+def sgd(model: nn.Module, **settings: Any) -> torch.optim.Optimizer:
+    """Of all parameters in one group."""
+    return torch.optim.SGD(model.parameters(), **{"lr": 0.1, **settings})
+
+
 def said(*models: nn.Module, ask: Callable[[nn.Module, Any], None] | None = None) -> list[str]:
     """What each worker is told; "" if nothing."""
     given, met = [None] * len(models), Barrier(len(models))
@@ -50,7 +56,7 @@ def said(*models: nn.Module, ask: Callable[[nn.Module, Any], None] | None = None
         worker: Any = Worker(rank, given, met)
         try:
             if ask is None:
-                check_same_model(models[rank], worker, run)
+                check_same_model(models[rank], sgd(models[rank]), worker, run)
             else:
                 ask(models[rank], worker)
         except ValueError as error:
@@ -174,10 +180,67 @@ def test_the_place_is_found_in_models_of_many_layers():
 
 def test_one_process_that_holds_all_workers_compares_nothing():
     worker: Any = Worker(0, [None], Barrier(2))
-    check_same_model(layers(3), worker, lambda name, job: pytest.fail("a job"))
+    model = layers(3)
+    check_same_model(model, sgd(model), worker, lambda name, job: pytest.fail("a job"))
     for num_workers in (2, 3):
         worker.ranks, worker.world_size = tuple(range(num_workers)), num_workers
-        check_same_model(layers(3), worker, lambda name, job: pytest.fail("a job"))
+        check_same_model(model, sgd(model), worker, lambda name, job: pytest.fail("a job"))
+
+
+def said_of_optimizers(*makes: Callable[[nn.Module], torch.optim.Optimizer]) -> list[str]:
+    """What each worker is told, of whose equal models each has an optimizer."""
+    models = [layers(3, 4) for _ in makes]
+    made = {model: make(model) for make, model in zip(makes, models, strict=True)}
+
+    def ask(model: nn.Module, worker: Any) -> None:
+        check_same_model(model, made[model], worker, run)
+
+    return said(*models, ask=ask)
+
+
+def in_groups(*places: int, lr: float = 0.1) -> Callable[[nn.Module], torch.optim.Optimizer]:
+    """A group for each of some layers, the second without weight decay."""
+
+    def make(model: Any) -> torch.optim.Optimizer:
+        decays = (0.01, 0.0)
+        groups = [
+            {"params": [model[place].weight], "weight_decay": decay}
+            for place, decay in zip(places, decays, strict=False)
+        ]
+        return torch.optim.SGD(groups, lr=lr)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "first"),
+    [
+        (sgd, partial(sgd, lr=0.2), "group 0: SGD of dampening=0, lr=0.1, maximize=False, mom"),
+        (sgd, partial(sgd, momentum=0.9), "group 0: SGD of dampening=0, lr=0.1, maximize=False"),
+        (sgd, partial(sgd, lr=torch.tensor(0.2)), "group 0: SGD of dampening=0, lr=0.1"),
+        (sgd, lambda model: torch.optim.Adam(model.parameters(), lr=0.1), "group 0: SGD of"),
+        (in_groups(0, 1), in_groups(1, 0), "group 0 with '0.weight' on"),
+        (in_groups(0), in_groups(0, 1), "which goes on after group 0 with '0.wei"),
+    ],
+)
+def test_each_worker_is_told_of_its_own_optimizer(one, other, first):
+    sentences = said_of_optimizers(one, other)
+    for rank, sentence in enumerate(sentences):
+        assert sentence.startswith(f"worker {rank}'s optimizer differs from worker {1 - rank}'s, ")
+        assert sentence.endswith("to train by others, give them to its groups after distribute")
+    assert first in sentences[0]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        partial(sgd, foreach=True),
+        partial(sgd, fused=True),
+        partial(sgd, lr=torch.tensor(0.1, dtype=torch.float64)),
+    ],
+)
+def test_optimizers_that_step_alike_are_taken(other):
+    assert said_of_optimizers(sgd, other) == ["", ""]
 
 
 def said_later(*models: nn.Module) -> list[str]:
