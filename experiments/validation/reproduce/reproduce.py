@@ -11,8 +11,8 @@ from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from experiments.runs.actions import SideBySide, Unpack
-from experiments.validation.reproduce import provenance, quotes
+from experiments.runs.actions import Unpack
+from experiments.validation.reproduce import forked, provenance, quotes
 from experiments.validation.reproduce.provenance import Provenance
 from experiments.validation.reproduce.recipe import Recipe
 from host.cores import usable_cores
@@ -76,10 +76,8 @@ def reproduce(root: Path, recipe: Recipe) -> Reproduction:
     with TemporaryDirectory(prefix="relaxlab-reproduce-") as scratch:
         records = _unpack(root, recipe, Path(scratch))
         with chdir(scratch):
-            # The longest first: what is left beside its end are short ones.
-            commands = sorted(recipe.commands, key=lambda command: -(command.took_s or 0.0))
-            made_by = SideBySide(commands=tuple(commands), at_once=usable_cores(), is_quiet=True)
-            for action in (made_by, *recipe.others):
+            forked.run(recipe.commands, at_once=usable_cores())
+            for action in recipe.others:
                 action.run()
         made = _read(Path(scratch))
     archives = [pack.archive for pack in recipe.archives]

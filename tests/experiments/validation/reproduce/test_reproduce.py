@@ -7,7 +7,7 @@ from experiments.runs.actions import Command, Copy, Pack
 from experiments.validation.reproduce import quotes
 from experiments.validation.reproduce.recipe import Recipe, load_recipe
 from experiments.validation.reproduce.reproduce import reproduce, write
-from host.errors import UserError
+from host.errors import Failure, UserError
 from tests.paths import ROOT
 
 MAKE = """
@@ -25,7 +25,7 @@ def root(tmp_path, monkeypatch):
     """A checkout whose one page sums the numbers of two records; a figure has no records."""
     (tmp_path / "modules").mkdir()
     (tmp_path / "modules/sum_up.py").write_text(MAKE)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "modules"))
+    monkeypatch.syspath_prepend(tmp_path / "modules")
     root = tmp_path / "checkout"
     for path, text in {
         TABLE: "Words.\n\n| total |\n| --- |\n| 5 |\n",
@@ -101,6 +101,30 @@ def test_no_page_comes_to_have_records_of_dirty_trees_or_several_commits(root):
         keep(root, {"two": (3, commit)})
         [problem] = reproduce(root, recipe()).problems
         assert problem.startswith("page: 2 records, ") and "of 2 commits" in problem
+
+
+def test_a_command_that_fails_is_named_and_keeps_no_other_from_running(root):
+    summed = recipe().commands[0]
+    commands = tuple(
+        Command(arguments=arguments, took_s=took_s)
+        for arguments, took_s in (
+            (("sum_up", "results/runs/page", TABLE, "1"), 9),
+            (summed.arguments, 8),
+            (("sum_up", "results/runs/page", TABLE, "two words"), 7),
+        )
+    )
+    ran = root.parent / "ran"
+    (root.parent / "modules/sum_up.py").write_text(
+        f"{MAKE}Path({str(ran)!r}).open('a').write('.')\nif sys.argv[3:]: sys.exit(3)\n"
+    )
+    with pytest.raises(Failure) as failed:
+        reproduce(root, recipe(commands=commands))
+    one, other = (
+        f"python -m sum_up results/runs/page {TABLE} {last} ended with exit code 3"
+        for last in ("1", "'two words'")
+    )
+    assert str(failed.value) == f"{one}; {other}"
+    assert ran.read_text() == "..."
 
 
 def test_a_file_that_nobody_explains_is_named(root):
