@@ -6,10 +6,10 @@ with loss hold for the job of `COMPUTE_MS` and `MODEL_MB`.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import groupby
 
 import numpy as np
 import pandas as pd
@@ -58,18 +58,16 @@ def panels(tasks: Sequence[str], rhos: Array = RHOS, lambdas: Array = LAMBDAS) -
     for trained in own:
         for training in trained.trainings:
             sent_by(trained, training, trained.workers)  # here once, not in each child
-    alike = groupby(sorted(own, key=_workers), key=_workers)
-    wanted = [(list(group), loss_pct) for _, group in alike for loss_pct in LOSSES_PCT]
+    alike: defaultdict[int, list[Trained]] = defaultdict(list)
+    for trained in own:
+        alike[trained.workers].append(trained)
+    wanted = [(group, loss_pct) for group in alike.values() for loss_pct in LOSSES_PCT]
     jobs = [partial(_panels, *one, rhos, lambdas) for one in wanted]
     made = side_by_side(jobs, min(len(jobs), usable_cores()), _say)
     return sorted(
         (panel for of_tasks in made for panel in of_tasks),
         key=lambda panel: (tasks.index(panel.trained.task), panel.trained.workers, panel.loss_pct),
     )
-
-
-def _workers(trained: Trained) -> int:
-    return trained.workers
 
 
 def _panels(alike: Sequence[Trained], loss_pct: float, rhos: Array, lambdas: Array) -> list[Panel]:

@@ -8,12 +8,12 @@ import pytest
 from experiments.advise import surface_plot
 from experiments.advise.grid import Grid
 from experiments.advise.map import atlas
-from experiments.advise.map.atlas import Panel, frame
+from experiments.advise.map.atlas import LOSSES_PCT, Panel, frame, panels
 from experiments.advise.map.draw import map_figure, nearest, targets_figure
 from experiments.advise.map.job import COMPUTE_MS, job_at
 from experiments.advise.map.page import together_table
 from experiments.advise.map.points import points
-from experiments.advise.map.trainings import load
+from experiments.advise.map.trainings import load, trained_workers
 from tests.experiments.legible import check
 
 RHOS, LAMBDAS = np.array([0.01, 1.0, 100.0]), np.array([1e-4, 0.01, 1.0])
@@ -194,6 +194,17 @@ def test_computed_panels_have_all_algorithms_at_every_place_and_are_those_of_eac
         [alone] = atlas._panels([computed.trained], 0.0, RHOS[1:2], LAMBDAS[:2])
         for at, at_alone in zip(computed.grids, alone.grids, strict=True):
             assert all((times == at_alone.times_s[a]).all() for a, times in at.times_s.items())
+
+
+def test_the_panels_of_all_tasks_come_by_task_workers_and_loss():
+    wanted = ["movie_states", "fashion_mnist"]
+    found = panels(wanted, RHOS[1:2], LAMBDAS[:1])
+    assert [(p.trained.task, p.trained.workers, p.loss_pct) for p in found] == [
+        (task, workers, loss_pct)
+        for task in wanted
+        for workers in trained_workers(task)
+        for loss_pct in LOSSES_PCT
+    ]
 
 
 def test_over_all_tasks_only_those_count_that_are_first_in_each(shown):
