@@ -122,7 +122,9 @@ def _choose(settings: Settings, arguments: argparse.Namespace) -> None:
     save_targets(targets, out, remark)
     whose = "algorithm" if by_algo else "contestant"
     remark = f"{_COMMAND} choose: one setting for each {whose} and {where.removesuffix('s')}"
-    save_settings(trials.chosen(best_there, judged_at), out / "chosen.yaml", remark)
+    also = [baseline] if arguments.on_map else []
+    remark += ", and the one that sets the targets" if also else ""
+    save_settings(trials.chosen(best_there, judged_at, also), out / "chosen.yaml", remark)
     (out / "trials.md").write_text(page(best_there, judged_at, where, again))
 
 

@@ -83,11 +83,19 @@ class Answer:
             )
 
     def settings(self) -> list[str]:
-        """By what each algorithm of `table` was trained, as words that the app takes."""
-        return [
-            f"{own.algo}: {own.words.removeprefix(f'algo={own.algo}').strip()}"
-            for _, own in self._shown
-        ]
+        """By what each algorithm of `table` was trained, as words that the app takes; and for other
+        targets, where that is another setting.
+        """
+        said = []
+        for _, own in self._shown:
+            targets: dict[str, list[str]] = {own.words: []}
+            for k, goal in enumerate(self.trained.goals):
+                setting = setting_at(self.trained, own.algo, self.job, k)
+                targets.setdefault(setting.words, []).append(f"{goal.points:g}")
+            for words, points in targets.items():
+                where = "" if words == own.words else f", {listed(points)} below"
+                said.append(f"{own.algo}{where}: {words.removeprefix(f'algo={own.algo}').strip()}")
+        return said
 
     def _best(self) -> set[str | None]:
         """The first and those that tie with it."""
@@ -103,7 +111,7 @@ class Answer:
         order = sorted(times, key=lambda algo: (float(np.median(times[algo])), algo))
         kept = {*order[:_SHOWN], *best, BASELINE}
         return [
-            (rank, setting_at(self.trained, algo, self.job))
+            (rank, setting_at(self.trained, algo, self.job, self._goal))
             for rank, algo in enumerate(order, 1)
             if algo in kept
         ]

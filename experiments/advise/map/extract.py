@@ -26,7 +26,7 @@ import yaml
 
 from experiments.advise.map.sent import shapes_of
 from experiments.advise.map.trainings import Goal
-from experiments.advise.tuning.trials import JUDGED_AT, evaluations_of
+from experiments.advise.tuning.trials import evaluations_of
 from experiments.plan.overrides import saved_overrides, values_of
 from experiments.report.configurations import check_alike, differing, read_config
 from experiments.report.tuned import load_targets
@@ -246,13 +246,12 @@ def _training(
         raise UserError(f"{words}: its seeds are {found}, others have {list(seeds)}")
     config = by_seed[0].config
     optims[config["names"]["optim"]] = config["optim"]
-    (judged,) = (goal.accuracy for goal in goals if goal.points == JUDGED_AT)
     return {
         "algo": config["names"]["algo"],
         "words": words,
         "config": config["algo"],
         "optim": config["names"]["optim"],
-        "trial_steps": trial.steps_to(judged),
+        "trial_steps": [trial.steps_to(goal.accuracy) for goal in goals],
         "steps": [[run.steps_to(goal.accuracy) for run in by_seed] for goal in goals],
     }
 

@@ -1,7 +1,8 @@
 """Who is first at a place of the map: times to accuracy, compared by the rules of `surface`.
 
-Each algorithm has, at each place, the setting whose trial was the soonest there. Trials have
-another seed and other examples than what is compared.
+Each algorithm has, at each place and for each target, the setting whose trial was the soonest to it
+there; where no trial gets to a target, the soonest to the next easier one. Trials have another seed
+and other examples than what is compared.
 
 Two algorithms tie by `experiments.report.statistics.is_tie`. The error of the times is the largest
 of any validated network, since the map has no rate of its own, and on top of it the spacing of the
@@ -14,7 +15,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from operator import itemgetter
 
 import numpy as np
 
@@ -70,22 +70,29 @@ def grids(alike: Sequence[Trained], jobs: Sequence[Sequence[Job]]) -> list[list[
     ]
 
 
-def setting_at(trained: Trained, algo: str, job: Job) -> Training:
-    """The setting of an algorithm whose trial is the soonest for a job; the first of several."""
+def setting_at(trained: Trained, algo: str, job: Job, goal: int) -> Training:
+    """The setting of an algorithm for a job and a goal."""
     settings = trained.of(algo)
-    return settings[0] if len(settings) == 1 else _times_at(trained, algo, job)[0]
+    return settings[0] if len(settings) == 1 else _times_at(trained, algo, job)[0][goal]
 
 
-def _times_at(trained: Trained, algo: str, job: Job) -> tuple[Training, Array]:
-    """That setting, and the times `[g, s]` of its runs to each goal."""
-    tried = []
-    for training in trained.of(algo):
-        steps_gs = np.array(training.steps)
-        steps = np.append(training.trial_steps, steps_gs)
-        trial_s, *scored_s = times_s(sent_by(trained, training, job.workers), job, steps)
-        tried.append((trial_s, training, np.reshape(scored_s, steps_gs.shape)))
-    _, training, times_gs = min(tried, key=itemgetter(0))
-    return training, times_gs
+def _times_at(trained: Trained, algo: str, job: Job) -> tuple[list[Training], Array]:
+    """The setting for each goal, the first of those that are equally soon, and the times `[g, s]`
+    of its runs.
+    """
+    settings, of_trials, of_runs = trained.of(algo), [], []
+    for training in settings:
+        steps_gs = np.column_stack([training.trial_steps, training.steps])
+        own_s = times_s(sent_by(trained, training, job.workers), job, steps_gs.ravel())
+        times_gs = own_s.reshape(steps_gs.shape)
+        of_trials.append(times_gs[:, 0])
+        of_runs.append(times_gs[:, 1:])
+    chosen = [
+        min(range(len(settings)), key=lambda k: tuple(of_trials[k][goal::-1]))
+        for goal in range(len(trained.goals))
+    ]
+    times_gs = np.array([of_runs[k][goal] for goal, k in enumerate(chosen)])
+    return [settings[k] for k in chosen], times_gs
 
 
 def able(trained: Trained, workers: int) -> Trained:

@@ -33,18 +33,18 @@ class Goal:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """All seeds of one setting; `steps[k]` are those until the k-th goal, inf for a miss.
+    """All seeds of one setting; `steps[k]` are those until the k-th goal, inf for a miss, and
+    `trial_steps[k]` those of the trial that tuned it.
 
     `words` are the app's, of the setting alone. `config` is the algorithm's configuration, `optim`
-    the name of its optimizer, one of those of `Trained`. `trial_steps` are those of the trial that
-    tuned it, until the target by which settings are chosen; inf for a miss.
+    the name of its optimizer, one of those of `Trained`.
     """
 
     algo: str
     words: str
     config: Mapping[str, Any]
     optim: str
-    trial_steps: float
+    trial_steps: tuple[float, ...]
     steps: tuple[tuple[float, ...], ...]
 
 
@@ -131,7 +131,11 @@ def trained_workers(task: str | None = None) -> list[int]:
 
 def _trained(values: dict[str, Any]) -> Trained:
     trainings = tuple(
-        Training(**one | {"steps": tuple(map(tuple, one["steps"]))}) for one in values["trainings"]
+        Training(
+            **one
+            | {"steps": tuple(map(tuple, one["steps"])), "trial_steps": tuple(one["trial_steps"])}
+        )
+        for one in values["trainings"]
     )
     goals = tuple(Goal(**goal) for goal in values["goals"])
     shapes = tuple(map(tuple, values["shapes"]))

@@ -283,13 +283,16 @@ def setting_of(trial: Trial) -> str:
 
 
 def chosen(
-    best: Mapping[tuple[str, str], tuple[Trial, Sequence[Trial]]], target: float
+    best: Mapping[tuple[str, str], tuple[Trial, Sequence[Trial]]],
+    target: float,
+    also: Sequence[Trial] = (),
 ) -> dict[str, list[str]]:
-    """The settings that score, each once: those of the best trials, each with its network, and
-    `target`.
+    """The settings that score, each once: those of the best trials and those of `also`, each with
+    its network, and `target`.
     """
     settings: dict[str, list[str]] = {}
-    for trial, _ in sorted(best.values(), key=lambda own: (own[0].contestant, own[0].at)):
+    trials = [*(trial for trial, _ in best.values()), *also]
+    for trial in sorted(trials, key=lambda own: (own.contestant, own.at)):
         own = f"{setting_of(trial)} net={trial.net} target_accuracy={target}"
         if own not in settings.setdefault(trial.contestant, []):
             settings[trial.contestant].append(own)

@@ -1,7 +1,7 @@
-import math
 import re
 import sys
 from dataclasses import replace
+from math import inf
 
 import numpy as np
 import pytest
@@ -66,13 +66,13 @@ def test_a_lead_is_the_median_of_pairs_in_their_interval():
     )
     ratio, (low, high) = lead(times, others)
     assert ratio == pytest.approx(2) and low <= ratio <= high
-    assert lead(np.array([math.inf] * 3), np.array([3.0, 6.0, 12.0]))[0] == 0
+    assert lead(np.array([inf] * 3), np.array([3.0, 6.0, 12.0]))[0] == 0
 
 
 def test_where_all_reduce_misses_there_is_no_lead():
     (answer,) = answers(JOB, ["fashion_mnist"])
     trained = answer.trained
-    missed = tuple((math.inf,) * len(trained.seeds) for _ in trained.goals)
+    missed = tuple((inf,) * len(trained.seeds) for _ in trained.goals)
     own = [
         replace(training, steps=missed) if training.algo == BASELINE else training
         for training in trained.trainings
@@ -99,7 +99,7 @@ def test_seeds_that_missed_are_said_in_words(num_missed, own, steps):
 
     def made(training):
         reached = (100.0,) * (10 - num_missed.get(training.algo, 0))
-        missed = (math.inf,) * num_missed.get(training.algo, 0)
+        missed = (inf,) * num_missed.get(training.algo, 0)
         jitter = [k + step for k, step in enumerate(reached + missed)]
         return replace(training, steps=tuple(tuple(jitter) for _ in answer.trained.goals))
 
@@ -146,33 +146,50 @@ def test_each_algorithm_of_the_table_has_its_setting_in_words():
     assert [said.partition(":")[0] for said in settings] == [row[1] for row in answer.rows()]
     (own,) = [said for said in settings if said.startswith(f"{BASELINE}: ")]
     words = own.removeprefix(f"{BASELINE}: ").split()
-    chosen = setting_at(answer.trained, BASELINE, JOB).words.split()
+    chosen = setting_at(answer.trained, BASELINE, JOB, answer.trained.goal(1.0)).words.split()
     assert sorted([f"algo={BASELINE}", *words]) == sorted(chosen)
 
 
 def test_evaluations_far_apart_make_more_ties():
     near = load()[1][0]
     far = replace(near, eval_every=2 * near.eval_every)
-    assert math.inf > model_error(far, 0) > model_error(near, 0)
+    assert inf > model_error(far, 0) > model_error(near, 0)
     assert model_error(far, 0) == pytest.approx(
         (1 + model_error(replace(far, eval_every=0), 0)) * (1 + far.spacing(0)) - 1
     )
 
 
-def test_each_place_has_the_setting_whose_trial_was_the_soonest_there():
-    """Of two made-up settings: one averages often and needs few steps, the other one seldom."""
+def test_each_place_and_target_has_the_setting_whose_trial_was_the_soonest_there():
+    """Of two made-up settings: one averages often and needs few steps, the other one seldom, and
+    gets nearer than 1 point. Where neither gets nearer, the next easier target decides.
+    """
     known = load()[1][0]
     (often, *_) = known.of("local_sgd")
     config = {**often.config, "outer": None, "compressor": None}
-    often = replace(often, words="often", config={**config, "interval": 2}, trial_steps=20.0)
-    seldom = replace(often, words="seldom", config={**config, "interval": 20}, trial_steps=40.0)
+    often = replace(
+        often, words="often", config={**config, "interval": 2}, trial_steps=(20.0, 20.0, inf, inf)
+    )
+    seldom = replace(
+        often,
+        words="seldom",
+        config={**config, "interval": 20},
+        trial_steps=(40.0, 40.0, 60.0, inf),
+    )
     trained = replace(known, trainings=(often, seldom))
 
     def chosen(rho):
         job = job_at(rho, 0.001, known.workers)
-        return setting_at(trained, "local_sgd", job).words
+        return [setting_at(trained, "local_sgd", job, goal).words for goal in range(4)]
 
-    assert (chosen(0.01), chosen(100)) == ("often", "seldom")
+    assert chosen(0.01) == ["often", "often", "seldom", "seldom"]
+    assert chosen(100) == ["seldom"] * 4
+    often = replace(often, trial_steps=(20.0, inf, inf, inf))
+    seldom = replace(seldom, trial_steps=(40.0, inf, inf, inf))
+    trained = replace(known, trainings=(seldom, often))
+    assert chosen(0.01) == ["often"] * 4
+    at = grids([trained], [[job_at(0.01, 0.001, known.workers)]])[0][3]
+    steps = np.array(often.steps[3])
+    assert np.isinf(at.times_s["local_sgd"][:, 0, 0]).tolist() == np.isinf(steps).tolist()
 
 
 def test_the_table_is_in_the_order_of_the_times_and_marks_who_ties():

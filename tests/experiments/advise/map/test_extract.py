@@ -67,7 +67,7 @@ def test_steps_are_those_of_the_first_evaluation_that_is_there(tmp_path):
     (own,) = trained["trainings"]
     assert own["words"] == "algo=local_sgd algo.interval=3 lr_scale=2.0"
     assert own["config"]["interval"] == 3
-    assert own["trial_steps"] == 30
+    assert own["trial_steps"] == [30, 30, 30, math.inf]
     assert own["steps"] == [[10, 20], [20, 20], [20, math.inf], [20, math.inf]]
 
 

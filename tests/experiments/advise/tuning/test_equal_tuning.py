@@ -241,6 +241,15 @@ def test_a_setting_that_is_chosen_for_two_places_scores_once():
     }
 
 
+def test_what_sets_the_targets_scores_too_and_once():
+    best = best_of(by_whom([GOOD, FAST]), 0.8)
+    fast, good = (f"{own.words} net=wan target_accuracy=0.8" for own in (FAST, GOOD))
+    assert sorted(chosen(best, 0.8, [GOOD])["allreduce"]) == sorted([fast, good])
+    assert chosen(best, 0.8, [FAST]) == {"allreduce": [fast]}
+    other = replace(GOOD, contestant="by_adamw")
+    assert chosen(best, 0.8, [other]) == {"allreduce": [fast], "by_adamw": [good]}
+
+
 def test_an_algorithm_has_the_best_of_all_its_contestants():
     other = replace(SLOW, contestant="by_adamw", words="algo=allreduce optim=adamw lr_scale=9")
     other = replace(other, evaluations=FAST.evaluations)
