@@ -42,7 +42,7 @@ from bagua_algos.engine.script.copies import ForwardHook, leave_out_of_copies
 from bagua_algos.engine.script.elementwise import check_elementwise
 from bagua_algos.engine.script.grad_scaler import ScaledGradients, check_scaler_is_known
 from bagua_algos.engine.script.same_model import Meeting, check_same_model, check_still_same_model
-from bagua_algos.engine.script.weak_hook import nothing_came
+from bagua_algos.engine.script.weak_hook import nothing_came, weakly
 from bagua_algos.engine.step_observer import Listener, StepObserver, tell_left_out
 from bagua_algos.engine.untrained import (
     average_untrained_,
@@ -142,9 +142,9 @@ class Engine(Attached):
         self._find_unused = find_unused_parameters
         self._scaled = ScaledGradients.of(grad_scaler, buckets, optimizer)
         self._changes = ScriptChanges(model, optimizer, buckets)
-        self.backward = BackwardTracker(buckets, self._on_bucket_complete)
+        self.backward = BackwardTracker(buckets, weakly(self._on_bucket_complete))
         self._accumulation = Accumulation(is_needed=self.dispatcher.may_take_gradients)
-        self._closure = StepClosure(self._begin_step)
+        self._closure = StepClosure(weakly(self._begin_step))
         self._fuse = fuse
         with self.dispatcher.closed_on_error():
             self._start_equal()

@@ -26,7 +26,7 @@ from bagua_algos.engine.script.other_optimizers import OtherOptimizers
 from bagua_algos.engine.script.saves import saving_copies
 from bagua_algos.engine.script.uncleared import UnclearedGradients
 from bagua_algos.engine.script.unseen import NUM_STEPS, UnseenChanges
-from bagua_algos.engine.script.weak_hook import nothing_came
+from bagua_algos.engine.script.weak_hook import nothing_came, weakly
 from bagua_algos.step_hooks import run_first
 
 
@@ -292,12 +292,13 @@ class Attached(ABC):
                 *(self.model, self.context.buckets, optimizer, self.backward.is_left),
                 encoder=type(self.algorithm).__name__,
             )
+        backward = self.backward
         self._others = OtherOptimizers(
-            *(self.model, optimizer, self.backward.parameters),
+            *(self.model, optimizer, backward.parameters),
             may_step=not self.dispatcher.acts_on_weights,
-            num_passes=lambda: self.backward.num_passes,
-            check_gradients=self._check_gradients_of_other,
-            after_step=self._note_other_step,
+            num_passes=lambda: backward.num_passes,
+            check_gradients=weakly(self._check_gradients_of_other),
+            after_step=weakly(self._note_other_step),
         )
         self._others.attach()
         if self.algorithm.keeps_weights:

@@ -21,15 +21,22 @@ class WeakHook:
         self._find = weakref.WeakMethod(method)
         self._gone = gone
 
-    def __call__(self, *arguments: Any) -> Any:
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
         """What the method returns, or else `gone`."""
         living = self._find()
-        return self._gone() if living is None else living(*arguments)
+        return self._gone() if living is None else living(*arguments, **options)
 
     @property
     def is_dead(self) -> bool:
         """Whether its object is gone."""
         return self._find() is None
+
+
+def weakly(method: Callable[..., Any]) -> WeakHook:
+    """The bound `method`, for parts of its own object: with none of them in a circle, an engine and
+    its buckets go when the last who needs them does, and not at the garbage collector's leisure.
+    """
+    return WeakHook(method, lambda: None)
 
 
 class GradientHook(WeakHook, KeepsGradients):

@@ -142,12 +142,16 @@ def test_a_place_beyond_the_map_is_said_to_be(job, said):
 
 def test_each_algorithm_of_the_table_has_its_setting_in_words():
     (answer,) = answers(JOB, ["fashion_mnist"])
-    settings = answer.settings()
-    assert [said.partition(":")[0] for said in settings] == [row[1] for row in answer.rows()]
-    (own,) = [said for said in settings if said.startswith(f"{BASELINE}: ")]
-    words = own.removeprefix(f"{BASELINE}: ").split()
-    chosen = setting_at(answer.trained, BASELINE, JOB, answer.trained.goal(1.0)).words.split()
-    assert sorted([f"algo={BASELINE}", *words]) == sorted(chosen)
+    settings = [said.partition(": ")[::2] for said in answer.settings()]
+    named = [name.partition(", ")[0] for name, _ in settings]
+    assert list(dict.fromkeys(named)) == [row[1] for row in answer.rows()]
+    for goal, points in enumerate(("2", "1", "0.5", "0.2")):
+        for algo in dict.fromkeys(named):
+            chosen = setting_at(answer.trained, algo, JOB, goal).words
+            own = {name: words for name, words in settings if name.partition(", ")[0] == algo}
+            here = [own[name] for name in own if points in re.findall(r"[\d.]+", name)]
+            (words,) = here or [own[algo]]
+            assert sorted([f"algo={algo}", *words.split()]) == sorted(chosen.split())
 
 
 def test_evaluations_far_apart_make_more_ties():
