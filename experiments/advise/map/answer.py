@@ -251,9 +251,9 @@ def caveats(given: Sequence[Answer], tasks: Sequence[str]) -> list[str]:
         f"Brackets are 95 % intervals over seeds. An asterisk marks the first and its ties: the "
         f"interval, widened by the error of the times (up to {100 * error:.0f} %), holds 1.",
         "All algorithms have the same compute a step; compressing costs nothing here. Buckets and "
-        "the pattern of all-reduces are the fastest for each. Each has, for each target, the setting whose trial was "
-        f"the soonest here, of equally many trials on a task ({source.num_trials} on all), on "
-        "other seeds and examples than those that score.",
+        "the pattern of all-reduces are the fastest for each. Each has, for each target, the "
+        "setting whose trial was the soonest here, of equally many trials on a task "
+        f"({source.num_trials} on all), on other seeds and examples than those that score.",
         "It is no answer for another task, model or batch: there algorithms take other numbers of "
         "steps.",
     ]

@@ -13,6 +13,7 @@ from importlib import import_module
 
 from experiments.advise.side_by_side import side_by_side
 from experiments.runs.actions import Command
+from host.cores import THREADS
 from host.errors import Failure
 
 _IMPORTED = (
@@ -38,16 +39,23 @@ def run(commands: Sequence[Command], *, at_once: int) -> None:
     """
     for name in _IMPORTED:
         import_module(name)
-    works = [partial(_run, command) for command in commands]
+    cores = os.environ.get(THREADS)
+    works = [partial(_run, command, cores) for command in commands]
     sizes = [command.took_s or 0.0 for command in commands]
     failed = [said for said in side_by_side(works, at_once, lambda _: None, sizes) if said]
     if failed:
         raise Failure("; ".join(failed))
 
 
-def _run(command: Command) -> str:
-    """In this child; returns what is to be said of it, "" where it did well."""
+def _run(command: Command, cores: str | None) -> str:
+    """In this child; returns what is to be said of it, "" where it did well. It may take all cores,
+    or as many as `cores` says, as a process of its own might.
+    """
     module, *words = command.arguments
+    if cores is None:
+        del os.environ[THREADS]
+    else:
+        os.environ[THREADS] = cores
     sys.argv = [module, *words]
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     try:
