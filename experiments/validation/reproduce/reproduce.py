@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import chdir
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from experiments.runs.actions import Unpack
+from experiments.advise.side_by_side import side_by_side
+from experiments.runs.actions import Pack, Unpack
 from experiments.validation.reproduce import forked, provenance, quotes
 from experiments.validation.reproduce.provenance import Provenance
 from experiments.validation.reproduce.recipe import Recipe
@@ -105,27 +107,29 @@ def _folder(path: str) -> str:
 
 
 def _unpack(root: Path, recipe: Recipe, scratch: Path) -> list[Provenance]:
-    """The records, where the commands look for them."""
-    archives = [
-        Unpack(archive=str(root / pack.archive), to=str(scratch / pack.root))
-        for pack in recipe.archives
-    ]
-    for unpack in archives:  # before: who unpacks beside others may find what was not there
-        Path(unpack.to).mkdir(parents=True, exist_ok=True)
-    with ThreadPoolExecutor(usable_cores()) as threads:
-        list(threads.map(Unpack.run, archives))
-    return [
-        provenance.provenance(scratch / pack.root / name)
-        for pack in recipe.archives
-        for name in pack.folders
-    ]
+    """The records, where the commands look for them; archives side by side, the largest first."""
+    for pack in recipe.archives:  # before: who unpacks beside others may find what was not there
+        (scratch / pack.root).mkdir(parents=True, exist_ok=True)
+    works = [partial(_unpack_one, pack, root, scratch) for pack in recipe.archives]
+    archives = [root / pack.archive for pack in recipe.archives]
+    sizes = [file.stat().st_size if file.is_file() else 0 for file in archives]
+    unpacked = side_by_side(works, usable_cores(), lambda _: None, sizes)
+    return [folder for folders in unpacked for folder in folders]
+
+
+def _unpack_one(pack: Pack, root: Path, scratch: Path) -> list[Provenance]:
+    Unpack(archive=str(root / pack.archive), to=str(scratch / pack.root)).run()
+    return [provenance.provenance(scratch / pack.root / name) for name in pack.folders]
 
 
 def _read(scratch: Path) -> dict[str, bytes]:
-    files = {str(f.relative_to(scratch)): f for f in sorted(scratch.rglob("*")) if f.is_file()}
-    return {
-        path: file.read_bytes() for path, file in files.items() if not path.startswith(_SCRATCH)
-    }
+    """All that was made, by paths in `scratch`; not the records, which are many files."""
+    made = []
+    for folder, folders, names in os.walk(scratch):
+        inside = Path(folder).relative_to(scratch)
+        folders[:] = [name for name in folders if f"{inside / name}/" not in _SCRATCH]
+        made += [inside / name for name in names]
+    return {str(path): (scratch / path).read_bytes() for path in sorted(made)}
 
 
 def _committed(file: Path) -> bytes | None:
