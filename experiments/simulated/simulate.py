@@ -5,6 +5,7 @@ other random layers draw otherwise, and an evaluation takes no time, as in a rea
 device=cuda all workers are one batch on one GPU, and a rehearsal times a worker's own work on it.
 """
 
+import gc
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -191,7 +192,15 @@ def train_simulated(
             make_pace=partial(make_pace, plan, clocks),
             to_target_alone=to_target_alone,
         )
+        if sum(p.nbytes for p in model.parameters()) > _COLLECTED_BYTES:
+            gc.collect()
     return replace(result, stacking=told(choice, model)), clocks
+
+
+_COLLECTED_BYTES = 64e6
+"""Of weights. A fused optimizer refers to its own step, which refers to it, so that only Python's
+collector frees it and its state; that looks seldom, and counts no bytes.
+"""
 
 
 @contextmanager

@@ -363,3 +363,21 @@ def test_an_engine_may_be_collected_while_any_optimizer_steps():
         gc.enable()
         handle.remove()
     assert alive() is None
+
+
+@pytest.mark.parametrize("algorithm", [AllReduce(), Decentralized(), LocalSGD(interval=2)])
+def test_a_closed_engine_and_its_buckets_go_when_nobody_has_them(algorithm):
+    """Python's collector comes late where little but tensors is made."""
+    gc.collect()
+    gc.disable()
+    try:
+        model = layers(3, 4)
+        engine, optimizer = engine_of(model, algorithm)
+        model(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+        alive = [weakref.ref(engine), *map(weakref.ref, engine.context.buckets)]
+        engine.close()
+        del engine, optimizer, model
+        assert [one() for one in alive] == [None] * len(alive)
+    finally:
+        gc.enable()

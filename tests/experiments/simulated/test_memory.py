@@ -1,5 +1,7 @@
 """What is counted for simulated workers is what their tensors take at a time."""
 
+import gc
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,7 @@ from bagua_algos.worker_axis.models import StackedModel
 from bagua_algos.worker_axis.stacking import Stacking
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
-from experiments.simulated import memory
+from experiments.simulated import memory, simulate
 from experiments.simulated.memory import (
     LiveBytes,
     live_bytes,
@@ -38,6 +40,23 @@ def counted_and_taken(plan, data):
     with LiveBytes() as live:
         train_simulated(plan, data, profile, lambda row: None)
     return counted, live.most
+
+
+def test_weights_and_states_are_given_back_after_a_training(tmp_path, monkeypatch):
+    """Also by a fused optimizer, which is in a circle with its step."""
+    monkeypatch.setattr(simulate, "_COLLECTED_BYTES", 0)
+    plan = plan_of(tmp_path, "model=mlp", "workers=3", "optim=adam", "algo=local_sgd")
+    data = plan.task.load()
+    profile = rehearse(plan, data, sharing=1, num_steps=2, seconds=0)
+    gc.collect()
+    gc.disable()
+    try:
+        before = {id(x) for x in gc.get_objects() if isinstance(x, torch.Tensor)}
+        train_simulated(plan, data, profile, lambda row: None)
+        after = [x for x in gc.get_objects() if isinstance(x, torch.Tensor)]
+        assert not [x.shape for x in after if id(x) not in before and x.numel() > 1000]
+    finally:
+        gc.enable()
 
 
 def test_storages_count_until_they_are_freed():
