@@ -122,8 +122,10 @@ def _choose(settings: Settings, arguments: argparse.Namespace) -> None:
     save_targets(targets, out, remark)
     whose = "algorithm" if by_algo else "contestant"
     remark = f"{_COMMAND} choose: one setting for each {whose} and {where.removesuffix('s')}"
-    also = [baseline] if arguments.on_map else []
-    remark += ", and the one that sets the targets" if also else ""
+    also = []
+    if arguments.score_baseline:
+        also = [trial for trial in tried if trial.words == baseline.words]
+        remark += ", and the one that sets the targets"
     save_settings(trials.chosen(best_there, judged_at, also), out / "chosen.yaml", remark)
     (out / "trials.md").write_text(page(best_there, judged_at, where, again))
 
@@ -153,6 +155,9 @@ def _parser() -> Parser:
             own.add_argument("--on-map", action="store_true", help="so, for each place of the map")
         if name == "choose":
             own.add_argument("--finals", type=Path, help="the folder of the finalists' runs")
+            own.add_argument(
+                "--score-baseline", action="store_true", help="so scores what sets the targets"
+            )
     return parser
 
 
