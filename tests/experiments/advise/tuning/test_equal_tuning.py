@@ -89,7 +89,12 @@ def examples_of() -> Iterator[Callable[[tuple[str, ...]], list[set[int]]]]:
 
     @cache
     def of_words(given: tuple[str, ...]) -> list[set[int]]:
-        plan = make_plan(compose_config([*given, "algo=allreduce"]), Path())
+        try:
+            plan = make_plan(compose_config([*given, "algo=allreduce"]), Path())
+        except UserError as error:
+            if "is not installed" in str(error):
+                pytest.skip(str(error))  # MiniLM's weights are no part of the environment
+            raise
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(type(plan.task), "load", lambda task: made_up())
             data = plan.load_data()
