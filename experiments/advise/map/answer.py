@@ -22,7 +22,7 @@ from experiments.advise.map.standing import (
     lead,
     model_error,
     sent_by,
-    setting_at,
+    settings_at,
     trained_near,
 )
 from experiments.advise.map.times import step_s
@@ -89,8 +89,8 @@ class Answer:
         said = []
         for _, own in self._shown:
             targets: dict[str, list[str]] = {own.words: []}
-            for k, goal in enumerate(self.trained.goals):
-                setting = setting_at(self.trained, own.algo, self.job, k)
+            by_goal = settings_at(self.trained, own.algo, self.job)
+            for goal, setting in zip(self.trained.goals, by_goal, strict=True):
                 targets.setdefault(setting.words, []).append(f"{goal.points:g}")
             for words, points in targets.items():
                 where = "" if words == own.words else f", {listed(points)} below"
@@ -111,7 +111,7 @@ class Answer:
         order = sorted(times, key=lambda algo: (float(np.median(times[algo])), algo))
         kept = {*order[:_SHOWN], *best, BASELINE}
         return [
-            (rank, setting_at(self.trained, algo, self.job, self._goal))
+            (rank, settings_at(self.trained, algo, self.job)[self._goal])
             for rank, algo in enumerate(order, 1)
             if algo in kept
         ]

@@ -70,10 +70,12 @@ def grids(alike: Sequence[Trained], jobs: Sequence[Sequence[Job]]) -> list[list[
     ]
 
 
-def setting_at(trained: Trained, algo: str, job: Job, goal: int) -> Training:
-    """The setting of an algorithm for a job and a goal."""
+def settings_at(trained: Trained, algo: str, job: Job) -> list[Training]:
+    """The setting of an algorithm for a job and each goal."""
     settings = trained.of(algo)
-    return settings[0] if len(settings) == 1 else _times_at(trained, algo, job)[0][goal]
+    if len(settings) == 1:
+        return settings * len(trained.goals)
+    return _times_at(trained, algo, job)[0]
 
 
 def _times_at(trained: Trained, algo: str, job: Job) -> tuple[list[Training], Array]:

@@ -11,7 +11,7 @@ from experiments.advise.advice import BASELINE
 from experiments.advise.map import sent, standing, trainings
 from experiments.advise.map.answer import Answer, answers, caveats
 from experiments.advise.map.job import Job, job_at
-from experiments.advise.map.standing import grids, lead, model_error, setting_at, trained_near
+from experiments.advise.map.standing import grids, lead, model_error, settings_at, trained_near
 from experiments.advise.map.trainings import load
 from experiments.commands import locate
 from experiments.plan.part import make_part
@@ -147,7 +147,7 @@ def test_each_algorithm_of_the_table_has_its_setting_in_words():
     assert list(dict.fromkeys(named)) == [row[1] for row in answer.rows()]
     for goal, points in enumerate(("2", "1", "0.5", "0.2")):
         for algo in dict.fromkeys(named):
-            chosen = setting_at(answer.trained, algo, JOB, goal).words
+            chosen = settings_at(answer.trained, algo, JOB)[goal].words
             own = {name: words for name, words in settings if name.partition(", ")[0] == algo}
             here = [own[name] for name in own if points in re.findall(r"[\d.]+", name)]
             (words,) = here or [own[algo]]
@@ -183,7 +183,7 @@ def test_each_place_and_target_has_the_setting_whose_trial_was_the_soonest_there
 
     def chosen(rho):
         job = job_at(rho, 0.001, known.workers)
-        return [setting_at(trained, "local_sgd", job, goal).words for goal in range(4)]
+        return [setting.words for setting in settings_at(trained, "local_sgd", job)]
 
     assert chosen(0.01) == ["often", "often", "seldom", "seldom"]
     assert chosen(100) == ["seldom"] * 4
