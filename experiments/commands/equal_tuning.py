@@ -6,14 +6,15 @@ python -m experiments.equal_tuning baseline reference_fashion --trials 6 --runs 
 python -m experiments.equal_tuning finalists reference_fashion --trials 6 --runs RUNS \\
     --baseline RUNS --out FOLDER
 python -m experiments.equal_tuning choose reference_fashion --trials 6 --runs RUNS \\
-    --baseline RUNS --finals RUNS --out FOLDER
+    --baseline RUNS --targets RUNS --finals RUNS --out FOLDER
 
 draw: trials.yaml, so many for each contestant of conf/contestants; they follow no result
 baseline: baseline.yaml, the baselines' trial of the highest final accuracy, to be run with several
     tuning seeds; all trials have one seed
 finalists: finalists.yaml, the three best trials of each contestant and network, to be run again
     with several seeds that no trial had
-choose: targets.yaml, the median final accuracy of those runs, less 2, 1, 0.5 and 0.2 points;
+choose: targets.yaml, the median final accuracy of the baseline, less 2, 1, 0.5 and 0.2 points, with
+    --targets by runs of its setting on the examples that score, else by those of --baseline;
     chosen.yaml, the setting of each contestant on each network, with --finals by the median of
     these seeds; trials.md, a table of all trials;
     with --by-algorithm the setting of each algorithm, of all contestants that have it with as many
@@ -98,8 +99,7 @@ def _choose(settings: Settings, arguments: argparse.Namespace) -> None:
     tried = trials.load_tried(settings, arguments.runs)
     baseline = trials.best_final(tried)
     seeds = trials.load_trials({baseline.contestant: [baseline.words]}, arguments.baseline)
-    targets = trials.final_targets(seeds)
-    judged_at = targets[trials.JUDGED_AT]
+    judged_at = trials.final_targets(trial.final for trial in seeds)[trials.JUDGED_AT]
     by_algo = arguments.by_algorithm or arguments.on_map
     where, placed = "networks", list[trials.Trial]
     if arguments.on_map:
@@ -119,6 +119,10 @@ def _choose(settings: Settings, arguments: argparse.Namespace) -> None:
     else:
         best_there = trials.best_of(groups, judged_at)
     remark = f"{_COMMAND} choose: by points below the tuned baseline, {len(seeds)} tuning seeds"
+    if arguments.targets is not None:
+        seeds = trials.load_scored(seeds, arguments.targets)
+        remark += " on the examples that score"
+    targets = trials.final_targets(trial.final for trial in seeds)
     save_targets(targets, out, remark)
     whose = "algorithm" if by_algo else "contestant"
     remark = f"{_COMMAND} choose: one setting for each {whose} and {where.removesuffix('s')}"
@@ -126,7 +130,10 @@ def _choose(settings: Settings, arguments: argparse.Namespace) -> None:
     if arguments.score_baseline:
         also = [trial for trial in tried if trial.words == baseline.words]
         remark += ", and the one that sets the targets"
-    save_settings(trials.chosen(best_there, judged_at, also), out / "chosen.yaml", remark)
+    # The map counts the steps to all targets, and looks at no run's own.
+    of_runs = judged_at if arguments.on_map else targets[trials.JUDGED_AT]
+    settings = trials.chosen(best_there, of_runs, also)
+    save_settings(settings, out / "chosen.yaml", remark)
     (out / "trials.md").write_text(page(best_there, judged_at, where, again))
 
 
@@ -154,6 +161,9 @@ def _parser() -> Parser:
             )
             own.add_argument("--on-map", action="store_true", help="so, for each place of the map")
         if name == "choose":
+            own.add_argument(
+                "--targets", type=Path, help="the folder of its runs on the examples that score"
+            )
             own.add_argument("--finals", type=Path, help="the folder of the finalists' runs")
             own.add_argument(
                 "--score-baseline", action="store_true", help="so scores what sets the targets"

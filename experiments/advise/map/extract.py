@@ -1,12 +1,14 @@
 """Takes from the records of the study `map` what the map needs of them, and depends on no network.
 
     map_TASK_trials/wN      the trials of one task with N workers
+    map_TASK_baseline/wN    those of the setting that sets the targets, with several seeds
     map_TASK_wN             the runs that score, and the targets.yaml that they were scored by
 
 TASK is what the map calls them: a task, or a task and a model, such as fashion_mnist_cnn.
 
 A run that scores has the setting and the configuration of a trial, but for its seed, its examples
-and its target. One that diverged misses all targets.
+and its target. A trial's own targets are as many points below that setting's end on the examples
+that tune. A run that diverged misses all targets.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ import yaml
 
 from experiments.advise.map.sent import shapes_of
 from experiments.advise.map.trainings import Goal
-from experiments.advise.tuning.trials import evaluations_of
+from experiments.advise.tuning.trials import evaluations_of, final_targets
 from experiments.plan.overrides import saved_overrides, values_of
 from experiments.report.configurations import check_alike, differing, read_config
 from experiments.report.tuned import load_targets
@@ -73,6 +75,11 @@ class Run:
         names = self.config["names"]
         return names["task"], f"{names['task']}_{names['model']}"
 
+    @property
+    def final(self) -> float:
+        """The accuracy of the last evaluation; 0 of a run that diverged."""
+        return (self.rows[-1].accuracy or 0.0) if self.rows else 0.0
+
     def steps_to(self, accuracy: float) -> float:
         """Until the first evaluation that reaches it; inf for a miss."""
         reached = (row.step for row in self.rows if (row.accuracy or 0.0) >= accuracy)
@@ -99,7 +106,13 @@ def extract(runs: Path, file: Path = FILE) -> None:
         trials = load_records(runs / f"map_{task}_trials/w{workers}")
         scored = load_records(folder)
         _check_folder(folder, task, int(workers), scored)
-        trained.append(_trained(folder, task, trials, scored))
+        baseline = load_records(runs / f"map_{task}_baseline/w{workers}")
+        if not baseline:
+            raise UserError(
+                f"{runs} has no map_{task}_baseline/w{workers}: run the part that chooses"
+            )
+        tuned = final_targets(run.final for run in baseline)
+        trained.append(_trained(folder, task, trials, scored, tuned))
         commits |= {run.commit for run in scored}
         num_runs, num_trials = num_runs + len(scored), num_trials + len(trials)
     source = {
@@ -177,8 +190,13 @@ def _check_folder(folder: Path, task: str, workers: int, scored: Sequence[Run]) 
 
 
 def _trained(
-    folder: Path, task: str, trials: Sequence[Run], scored: Sequence[Run]
+    folder: Path,
+    task: str,
+    trials: Sequence[Run],
+    scored: Sequence[Run],
+    tuned: Mapping[float, float],
 ) -> dict[str, Any]:
+    """What the map keeps of the runs that score; `tuned` are the targets of their trials."""
     easiest_first = sorted(targets_of(folder).items(), reverse=True)
     goals = [Goal(points=points, accuracy=target) for points, target in easiest_first]
     by_setting: dict[str, list[Run]] = {}
@@ -188,7 +206,7 @@ def _trained(
     first = scored[0].config
     optims: dict[str, Any] = {}
     trainings = [
-        _training(own, _trial(setting, trials, own, folder), seeds, goals, optims)
+        _training(own, _trial(setting, trials, own, folder), seeds, goals, tuned, optims)
         for setting, own in by_setting.items()
     ]
     return {
@@ -230,6 +248,7 @@ def _training(
     trial: Run,
     seeds: Sequence[int],
     goals: Sequence[Goal],
+    tuned: Mapping[float, float],
     optims: dict[str, Mapping[str, Any]],
 ) -> dict[str, Any]:
     """Of one setting; its optimizer comes into `optims`."""
@@ -251,7 +270,7 @@ def _training(
         "words": words,
         "config": config["algo"],
         "optim": config["names"]["optim"],
-        "trial_steps": [trial.steps_to(goal.accuracy) for goal in goals],
+        "trial_steps": [trial.steps_to(tuned[goal.points]) for goal in goals],
         "steps": [[run.steps_to(goal.accuracy) for run in by_seed] for goal in goals],
     }
 

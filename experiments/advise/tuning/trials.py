@@ -1,13 +1,15 @@
 """What trials came to that were drawn beforehand: targets by rule, and the best setting for each
 contestant and network.
 
-    target    the median final accuracy of the tuned baseline, less 2, 1, 0.5 and 0.2 points
+    target    the median final accuracy of the tuned baseline, less 2, 1, 0.5 and 0.2 points, by
+              several of tuning's seeds
     best      the trial whose first evaluation at the target one point below is the soonest; where
               no trial gets there, that of the highest final accuracy; of a contestant, or of an
               algorithm, which may have several
 
-All accuracies are those of the examples that tune (`data.for_tuning`). The seeds are tuning's, too.
-A trial that diverged has reached no target, as a run that scores.
+All accuracies are those of the examples that tune (`data.for_tuning`), but for targets that are
+measured where runs score: one setting may end points higher on other examples. A trial that
+diverged has reached no target, as a run that scores.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from experiments.runs.summary import read_summary
 from experiments.tasks.target import Target
 from experiments.training.metrics import MetricsRow, time_to_target
 from host.errors import UserError
-from host.words import counted
+from host.words import counted, listed
 
 JUDGED_AT = 1.0
 """Points below the baseline's final accuracy, of the target by which settings are chosen."""
@@ -45,6 +47,9 @@ _SHARED = (
 """What all trials of a folder have in common, but for what some setting names. The optimizer is not
 here, for an algorithm may bring its own.
 """
+
+_TUNES = "data.for_tuning=true"
+"""The word of a run that learns, and is judged, by examples that score nothing."""
 
 _Words = frozenset[str]
 """Of a setting."""
@@ -94,20 +99,21 @@ class Trial:
         return math.inf if reached_s is None else reached_s
 
 
-def load_trials(settings: Settings, folder: Path) -> list[Trial]:
+def load_trials(settings: Settings, folder: Path, *, may_score: bool = False) -> list[Trial]:
     """Those of the runs in `folder` that are done and have the words of a setting; of several
     settings whose words a run has, it is of the one that says most.
 
     Raises `UserError` where a setting lacks a run on a network or with a seed that others have, or
-    has two, where two contestants have the same setting, a run did not learn by `data.for_tuning`,
-    was scored by another metric than accuracy, does not say its words, its network or its
-    evaluations, or differs from others in what no setting names, such as the number of steps.
+    has two, where two contestants have the same setting, a run did not learn by `data.for_tuning`
+    (but for those that `may_score`), was scored by another metric than accuracy, does not say its
+    words, its network or its evaluations, or differs from others in what no setting names, such as
+    the number of steps.
     """
     known = _by_words(settings)
     trials, found = [], dict[_Run, Path]()
     for file in sorted(folder.rglob("environment.json")):
         given = _given(file.parent)
-        if "data.for_tuning=true" not in given:
+        if not may_score and _TUNES not in given:
             raise UserError(f"{file.parent} is no trial: it has not data.for_tuning=true")
         record = read_record(file.parent, is_held=False)
         if record is None or record.standing is not Standing.DONE:
@@ -164,6 +170,35 @@ def load_tried(settings: Settings, folder: Path) -> list[Trial]:
                 "whose luckier seed would choose: leave one seed in the folder"
             )
     return trials
+
+
+def load_scored(tuned: Sequence[Trial], folder: Path) -> list[Trial]:
+    """The runs of the setting of `tuned`, of one trial with several seeds, on the examples that
+    score.
+
+    Raises `UserError` as `load_trials`, for other seeds than those of `tuned`, for a run that has
+    `data.for_tuning`, and for one of another configuration than that aside.
+    """
+    words = {tuned[0].contestant: [tuned[0].words]}
+    runs = load_trials(words, folder, may_score=True)
+    seeds, known = (
+        sorted(values_of(_given(run.folder)).get("seed", "") for run in own)
+        for own in (runs, tuned)
+    )
+    if seeds != known:
+        raise UserError(
+            f"{folder} has runs of the seeds {listed(seeds)}, and {tuned[0].folder.parent} of "
+            f"{listed(known)}: run both with the same ones"
+        )
+    for run in runs:
+        if _TUNES in _given(run.folder):
+            raise UserError(f"{run.folder} scores nothing: it has {_TUNES}; run it without")
+        both = [read_config(own.folder) for own in (tuned[0], run)]
+        if others := sorted(differing(both) - {_TUNES.partition("=")[0]}):
+            raise UserError(
+                f"{run.folder} and {tuned[0].folder} differ in {listed(others)}: run both alike"
+            )
+    return runs
 
 
 def _given(folder: Path) -> list[str]:
@@ -225,12 +260,12 @@ def best_final(trials: Iterable[Trial]) -> Trial:
     return max(own, key=lambda trial: trial.final)
 
 
-def final_targets(trials: Iterable[Trial]) -> dict[float, float]:
-    """By points below the median final accuracy of these trials, of the tuned baseline's seeds.
+def final_targets(accuracies: Iterable[float]) -> dict[float, float]:
+    """By points below the median of these final accuracies, of the tuned baseline's seeds.
 
     Raises `UserError` where that is so low that a target would be 0 or less.
     """
-    final = statistics.median(trial.final for trial in trials)
+    final = statistics.median(accuracies)
     targets = {points: round(final - points / 100, 4) for points in POINTS}
     if min(targets.values()) <= 0:
         raise UserError(

@@ -61,20 +61,23 @@ def runs_in(study: str, part: str) -> list[tuple[str, ...]]:
     return [words[2:] for words in commands if words[:2] == ("experiments.equal_tuning", "run")]
 
 
-def seeds_of(study: str, part: str) -> set[str]:
-    found = [words[words.index("--seeds") + 1].split(",") for words in runs_in(study, part)]
+def seeds_of(commands: list[tuple[str, ...]]) -> set[str]:
+    found = [words[words.index("--seeds") + 1].split(",") for words in commands]
     return {seed for seeds in found for seed in seeds}
+
+
+def tuning(study: str) -> list[tuple[str, ...]]:
+    """The words of all that runs settings before the part that scores."""
+    names = [part.name for part in load_parts(study)]
+    return [words for name in names[: names.index("score")] for words in runs_in(study, name)]
 
 
 @pytest.mark.parametrize("study", STUDIES)
 def test_a_committed_study_scores_by_other_seeds_than_it_tunes(study):
-    tuning, scoring = (
-        seeds_of(study, "trials") | seeds_of(study, "choose"),
-        seeds_of(study, "score"),
-    )
+    scoring = seeds_of(runs_in(study, "score"))
     assert len(scoring) >= 10
-    assert tuning
-    assert not tuning & scoring
+    assert seeds_of(tuning(study))
+    assert not seeds_of(tuning(study)) & scoring
 
 
 def made_up() -> TaskData:
@@ -110,8 +113,13 @@ def test_a_committed_study_scores_by_other_examples_than_it_tunes(study, example
     validation, test = first
     assert len(validation) == 5_000
     assert len(test) == 10_000
-    for words in (*runs_in(study, "trials"), *runs_in(study, "choose")):
+    of_targets = [words for words in tuning(study) if "data.for_tuning=true" not in words]
+    assert all(words[words.index("--runs") + 1].split("/")[2].endswith("_targets") for words in of_targets)
+    for words in tuning(study):
         own = examples_of(words)
+        if words in of_targets:
+            assert own[1:] == first
+            continue
         assert sum(map(len, own)) == len(set.union(*own)) == 55_000
         assert not set.union(*own) & (validation | test)
 
@@ -316,9 +324,9 @@ def test_targets_follow_from_the_most_accurate_baseline():
     with pytest.raises(UserError, match="no contestant has algo=allreduce: add one"):
         best_final([other])
     seeds = [trial("algo=allreduce", [1], [final]) for final in (0.80, 0.86, 0.85)]
-    assert final_targets(seeds) == {2.0: 0.83, 1.0: 0.84, 0.5: 0.845, 0.2: 0.848}
+    assert final_targets(own.final for own in seeds) == {2.0: 0.83, 1.0: 0.84, 0.5: 0.845, 0.2: 0.848}
     with pytest.raises(UserError, match=r"an accuracy of 0\.010, and a target 2 points below it"):
-        final_targets([trial("algo=allreduce", [1], [0.01])])
+        final_targets([0.01])
 
 
 def record(
