@@ -89,10 +89,10 @@ class Run:
 def extract(runs: Path, file: Path = FILE) -> None:
     """Write `file` from the records in `runs`.
 
-    Raises `UserError` for a folder without targets, for records of a dirty tree, for runs that are
-    not done, cannot be read, have no trial or another configuration than their trial, for two of
-    one setting and seed, for a folder of unlike runs or of another task or number of workers than
-    its name says, and where settings have other seeds than others.
+    Raises `UserError` for a folder without targets or its baseline's runs, for records of a dirty
+    tree, for runs that are not done, cannot be read, have no trial or another configuration than
+    their trial, for two of one setting and seed, for a folder of unlike runs or of another task or
+    number of workers than its name says, and where settings have other seeds than others.
     """
     folders = sorted(
         (task, int(workers), folder)
@@ -109,7 +109,7 @@ def extract(runs: Path, file: Path = FILE) -> None:
         baseline = load_records(runs / f"map_{task}_baseline/w{workers}")
         if not baseline:
             raise UserError(
-                f"{runs} has no map_{task}_baseline/w{workers}: run the part that chooses"
+                f"{runs} has no map_{task}_baseline/w{workers}: run the part `baseline`"
             )
         tuned = final_targets(run.final for run in baseline)
         trained.append(_trained(folder, task, trials, scored, tuned))

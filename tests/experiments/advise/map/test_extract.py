@@ -42,6 +42,15 @@ def scored(runs: Path, words: str, *, seeds=(0, 1), dirty: bool = False) -> None
     for seed in seeds:
         record(folder, words, seed, CURVES[seed], dirty=dirty, more=("target_accuracy=0.79",))
     (folder / "targets.yaml").write_text(yaml.safe_dump(TARGETS))
+    tuned(runs)
+
+
+def tuned(runs: Path) -> None:
+    """Its trials' targets are 0.785, 0.795, 0.8 and 0.803."""
+    folder = runs / "map_mnist5k_baseline/w4"
+    for seed, final in ((1000, 0.805), (1001, 0.6), (1002, 0.9)) if not folder.exists() else ():
+        more = ("data.for_tuning=true",)
+        record(folder, "algo=allreduce", seed, (0.1, 0.95, final), more=more)
 
 
 def tried(runs: Path, words: str, accuracies=(0.1, 0.2, 0.795)) -> None:
@@ -67,7 +76,7 @@ def test_steps_are_those_of_the_first_evaluation_that_is_there(tmp_path):
     (own,) = trained["trainings"]
     assert own["words"] == "algo=local_sgd algo.interval=3 lr_scale=2.0"
     assert own["config"]["interval"] == 3
-    assert own["trial_steps"] == [30, 30, 30, math.inf]
+    assert own["trial_steps"] == [30, 30, math.inf, math.inf]
     assert own["steps"] == [[10, 20], [20, 20], [20, math.inf], [20, math.inf]]
 
 
@@ -167,8 +176,8 @@ def test_a_folder_without_the_study_is_refused(tmp_path):
 
 
 def renamed(runs: Path, task: str) -> None:
-    (runs / "map_mnist5k_w4").rename(runs / f"map_{task}_w4")
-    (runs / "map_mnist5k_trials").rename(runs / f"map_{task}_trials")
+    for name in ("map_{}_w4", "map_{}_trials", "map_{}_baseline"):
+        (runs / name.format("mnist5k")).rename(runs / name.format(task))
 
 
 def test_a_folder_may_name_the_model_beside_the_task(tmp_path):
@@ -225,4 +234,12 @@ def test_runs_without_targets_are_not_left_out_silently(tmp_path):
     scored(tmp_path, "algo=qsgd")
     (tmp_path / "map_mnist5k_w4/targets.yaml").unlink()
     with pytest.raises(UserError, match=r"map_mnist5k_w4 has no targets\.yaml: copy there"):
+        extracted(tmp_path)
+
+
+def test_runs_whose_trials_have_no_targets_are_refused(tmp_path):
+    tried(tmp_path, "algo=qsgd")
+    scored(tmp_path, "algo=qsgd")
+    (tmp_path / "map_mnist5k_baseline").rename(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match="has no map_mnist5k_baseline/w4: run the part `baseline`"):
         extracted(tmp_path)

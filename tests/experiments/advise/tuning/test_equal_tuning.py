@@ -26,6 +26,7 @@ from experiments.advise.tuning.trials import (
     by_whom,
     chosen,
     final_targets,
+    load_scored,
     load_trials,
 )
 from experiments.advise.tuning.trials_table import page
@@ -114,7 +115,8 @@ def test_a_committed_study_scores_by_other_examples_than_it_tunes(study, example
     assert len(validation) == 5_000
     assert len(test) == 10_000
     of_targets = [words for words in tuning(study) if "data.for_tuning=true" not in words]
-    assert all(words[words.index("--runs") + 1].split("/")[2].endswith("_targets") for words in of_targets)
+    folders = [words[words.index("--runs") + 1].split("/")[2] for words in of_targets]
+    assert all(name.endswith("_targets") for name in folders)
     for words in tuning(study):
         own = examples_of(words)
         if words in of_targets:
@@ -324,7 +326,12 @@ def test_targets_follow_from_the_most_accurate_baseline():
     with pytest.raises(UserError, match="no contestant has algo=allreduce: add one"):
         best_final([other])
     seeds = [trial("algo=allreduce", [1], [final]) for final in (0.80, 0.86, 0.85)]
-    assert final_targets(own.final for own in seeds) == {2.0: 0.83, 1.0: 0.84, 0.5: 0.845, 0.2: 0.848}
+    assert final_targets(own.final for own in seeds) == {
+        2.0: 0.83,
+        1.0: 0.84,
+        0.5: 0.845,
+        0.2: 0.848,
+    }
     with pytest.raises(UserError, match=r"an accuracy of 0\.010, and a target 2 points below it"):
         final_targets([0.01])
 
@@ -480,9 +487,14 @@ def chosen_of(folder: str) -> list[Path]:
     ids=lambda value: str(value).removeprefix(f"{RESULTS}/"),
 )
 def test_the_committed_settings_are_trials_and_have_the_frozen_target(folder, file):
+    """The map's have the one by which trials are chosen: its page counts steps to all targets."""
     settings = load_settings(RESULTS / folder / "trials.yaml")
     trials = {words for own in settings.values() for words in own}
-    target = yaml.safe_load((file.parent / "targets.yaml").read_text())[1.0]
+    if folder.startswith("map/"):
+        first, *_ = (file.parent / "trials.md").read_text().splitlines()
+        target = float(first.split()[5])
+    else:
+        target = yaml.safe_load((file.parent / "targets.yaml").read_text())[1.0]
     best = load_settings(file)
     assert any(best.values())
     for own in best.values():
@@ -509,3 +521,32 @@ def test_the_committed_runs_were_scored_by_the_committed_targets(archive, packed
         targets = runs.extractfile(f"{packed}/targets.yaml")
         assert targets is not None
         assert targets.read() == (RESULTS / committed / "targets.yaml").read_bytes()
+
+
+def baseline_runs(runs: Path, seeds: tuple[int, ...], *words: str, config: str = "") -> Path:
+    for seed in seeds:
+        record(runs / str(seed), [*words, "algo=allreduce", "net=none", f"seed={seed}"])
+        (runs / f"{seed}/config.yaml").write_text(f"batch_size: 8\nseed: {seed}\n{config}")
+    return runs
+
+
+@pytest.mark.parametrize(
+    ("seeds", "words", "config", "said"),
+    [
+        ((1000, 1001), [], "", None),
+        ((1000, 1002), [], "", r"seeds 1000 and 1002, and .*tuned of 1000 and 1001: run both with"),
+        ((1000, 1001), [TUNED], "", r"1000 scores nothing: it has data\.for_tuning=true; run it"),
+        ((1000, 1001), [], "max_steps: 9\n", r"1000 differ in max_steps: run both alike"),
+    ],
+)
+def test_targets_may_be_of_the_examples_that_score(tmp_path, seeds, words, config, said):
+    folder = baseline_runs(
+        tmp_path / "tuned", (1000, 1001), TUNED, config="data: {for_tuning: true}"
+    )
+    tuned = load_trials({"a": ["algo=allreduce"]}, folder)
+    folder = baseline_runs(tmp_path / "scored", seeds, *words, config=config)
+    if said is None:
+        assert [run.folder.parent for run in load_scored(tuned, folder)] == [folder, folder]
+        return
+    with pytest.raises(UserError, match=said):
+        load_scored(tuned, folder)
