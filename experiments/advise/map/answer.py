@@ -135,17 +135,21 @@ class Answer:
         """Who is first to a goal, how far before all-reduce, and who ties; without one, to that by
         which settings were chosen.
         """
-        goal = self._goal if goal is None else goal
-        at = self._grids[goal]
-        first = at.first(0, 0)
-        if first is None:
-            return "missed by all"
-        times, ties = _times(at), at.ties(0, 0)
-        tied = f", tied with {listed(ties)}" if ties else ""
-        if first == BASELINE:
-            return f"{BASELINE} itself{tied}"
-        is_tied = f"; {BASELINE} ties" if BASELINE in ties else ""
-        return f"{first}, {_lead(times[first], times[BASELINE])}{tied}{is_tied}"
+        return first_said(self._grids[self._goal if goal is None else goal])
+
+
+def first_said(at: Grid, rate: int = 0, delay: int = 0) -> str:
+    """Who is first at a point of a grid, how far before all-reduce, and who ties."""
+    first = at.first(rate, delay)
+    if first is None:
+        return "missed by all"
+    ties = at.ties(rate, delay)
+    tied = f", tied with {listed(ties)}" if ties else ""
+    if first == BASELINE:
+        return f"{BASELINE} itself{tied}"
+    is_tied = f"; {BASELINE} ties" if BASELINE in ties else ""
+    times, of_baseline = (at.times_s[algo][:, rate, delay] for algo in (first, BASELINE))
+    return f"{first}, {_lead(times, of_baseline)}{tied}{is_tied}"
 
 
 def _times(at: Grid) -> dict[str, Array]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ import pandas as pd
 
 from experiments.advise.advice import BASELINE
 from experiments.advise.grid import Grid
-from experiments.advise.map.answer import Answer, answers
+from experiments.advise.map.answer import Answer, answers, first_said
 from experiments.advise.map.atlas import Panel, frame
 from experiments.advise.map.draw import map_figure, targets_figure
 from experiments.advise.map.job import COMPUTE_MS, MODEL_MB
@@ -27,6 +27,16 @@ from host.words import significant
 
 COMMAND = "python -m experiments.locate --map results/map"
 
+TYPICAL = {
+    "compute rules": (0.1, 0.001, 0.0),
+    "bytes rule": (10.0, 0.0001, 0.0),
+    "bytes rule, 1 % of loss": (10.0, 0.0001, 1.0),
+    "delay rules": (0.1, 1.0, 0.0),
+}
+"""Some places: rho, lambda and the loss in percent."""
+_TYPICAL_TARGETS = (1.0, 0.2)
+"""Points below tuned all-reduce."""
+
 
 def write(shown: Sequence[Panel], out: Path) -> None:
     """All of it, of the panels of all tasks."""
@@ -39,6 +49,12 @@ def write(shown: Sequence[Panel], out: Path) -> None:
     with writing(out):
         table.to_csv(out / "map.csv", index=False, float_format="%.4g")
         (out / "README.md").write_text(_readme(shown, table))
+        (out / "over_all_tasks.md").write_text(
+            _prose(_TOGETHER) + "\n" + together_table(shown) + "\n"
+        )
+        (out / "typical_places.md").write_text(
+            _prose(_AT_TYPICAL) + "\n" + typical_table(shown) + "\n"
+        )
 
 
 def _readme(shown: Sequence[Panel], table: pd.DataFrame) -> str:
@@ -47,6 +63,9 @@ def _readme(shown: Sequence[Panel], table: pd.DataFrame) -> str:
         *(f"![{task}](map_{task}.png)\n" for task in tasks()),
         "The same without loss, at all targets:\n",
         *(f"![targets](map_targets_{workers}.png)\n" for workers in trained_workers()),
+        "## Some places\n",
+        _prose(_AT_TYPICAL),
+        typical_table(shown) + "\n",
         "## Tasks\n",
         _prose(_TASKS),
         _tasks_table() + "\n",
@@ -110,6 +129,15 @@ _TOGETHER = (
     "All-reduce loses: on each task and at each of these targets."
 )
 
+_AT_TYPICAL = (
+    "Who is first at some places, how many times as soon as all-reduce (95 %), and who ties: "
+    + "; ".join(
+        f"{name} is rho {rho:g} and lambda {lambda_:g}"
+        for name, (rho, lambda_, _) in TYPICAL.items()
+    )
+    + ". Targets are so many points below tuned all-reduce."
+)
+
 _POINTS = (
     "Letters in the pictures, on the panels of the nearest numbers of workers; S lies beyond the "
     "corner. Clusters with fewer or more workers than were trained have a place but no answer. All "
@@ -122,6 +150,40 @@ _POINTS = (
 
 def _prose(text: str) -> str:
     return textwrap.fill(text, 110) + "\n"
+
+
+def typical_table(shown: Sequence[Panel]) -> str:
+    """Who is first at those of `TYPICAL` that panels have, as Markdown."""
+    of_trained: dict[tuple[str, int], list[Panel]] = {}
+    for panel in shown:
+        of_trained.setdefault((panel.trained.task, panel.trained.workers), []).append(panel)
+    rows = [
+        {
+            "task": task,
+            "workers": str(workers),
+            "points below": f"{points_below:g}",
+            **{
+                name: said
+                for panel in panels
+                for name, said in _typical(panel, panel.trained.goal(points_below))
+            },
+        }
+        for (task, workers), panels in of_trained.items()
+        for points_below in _TYPICAL_TARGETS
+    ]
+    headers = ["task", "workers", "points below", *TYPICAL]
+    cells = [[row.get(header, "-") for header in headers] for row in rows]
+    return markdown.table(headers, cells, "lrr" + "l" * len(TYPICAL))
+
+
+def _typical(panel: Panel, goal: int) -> Iterator[tuple[str, str]]:
+    at = panel.grids[goal]
+    places = (np.array([panel.rho(rate) for rate in at.rates_mbit]), at.delays_ms / COMPUTE_MS)
+    for name, (rho, lambda_, loss_pct) in TYPICAL.items():
+        wanted = zip(places, (rho, lambda_), strict=True)
+        found = [np.flatnonzero(np.isclose(axis, value)) for axis, value in wanted]
+        if loss_pct == panel.loss_pct and all(map(len, found)):
+            yield name, first_said(at, *(int(indices[0]) for indices in found))
 
 
 def _tasks_table() -> str:

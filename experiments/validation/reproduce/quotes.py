@@ -11,6 +11,7 @@ the columns that the page's own header names; "wan" stands for "wan, 100 Mbit/s"
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,7 +31,7 @@ def requoted(page: Path, made: Mapping[str, bytes], root: Path) -> bytes:
 
     def replace(match: re.Match[str]) -> str:
         head, name, header = match.groups()
-        path = (page.parent / name).relative_to(root)
+        path = Path(os.path.normpath(page.parent / name)).relative_to(root)
         found = _TABLE.search(made.get(str(path), b"").decode())
         if found is None:
             raise ValueError(f"{page} quotes {path}, which is no table")

@@ -139,7 +139,8 @@ def _committed(file: Path) -> bytes | None:
 def _quoting(root: Path, made: Files) -> tuple[dict[str, bytes], list[str]]:
     """The pages that quote tables, and what they quote that is not made."""
     pages, problems = {}, []
-    for file in [*root.glob("README.md"), *sorted((root / "results").rglob("README.md"))]:
+    own = [*root.glob("README.md"), *sorted((root / "docs").glob("*.md"))]
+    for file in [*own, *sorted((root / "results").rglob("README.md"))]:
         try:
             if text := quotes.requoted(file, made, root):
                 pages[str(file.relative_to(root))] = text

@@ -8,10 +8,11 @@ import pytest
 from experiments.advise import surface_plot
 from experiments.advise.grid import Grid
 from experiments.advise.map import atlas
+from experiments.advise.map import page as map_page
 from experiments.advise.map.atlas import LOSSES_PCT, Panel, frame, panels
 from experiments.advise.map.draw import map_figure, nearest, targets_figure
 from experiments.advise.map.job import COMPUTE_MS, job_at
-from experiments.advise.map.page import together_table
+from experiments.advise.map.page import together_table, typical_table
 from experiments.advise.map.points import points
 from experiments.advise.map.trainings import load, trained_workers
 from tests.experiments.legible import check
@@ -221,3 +222,13 @@ def test_over_all_tasks_only_those_count_that_are_first_in_each(shown):
     rows = [line.split(" | ")[2:] for line in together_table([one, hardest]).splitlines()[2:]]
     assert rows[0] == ["2", "qsgd 6, allreduce 3", "0", "6 |"]
     assert rows[3:] == [["0.2", "-", "9", "0 |"], ["all", "-", "9", "0 |"]]
+
+
+def test_some_places_say_who_is_first_where_panels_have_them(shown, monkeypatch):
+    places = {"slow": (100.0, 1e-4, 0.0), "lossy": (0.01, 1.0, 1.0), "between": (0.1, 1e-4, 0.0)}
+    monkeypatch.setattr(map_page, "TYPICAL", places)
+    headers, _, *rows = typical_table(shown).splitlines()
+    assert headers == "| task | workers | points below | slow | lossy | between |"
+    assert len(rows) == 6
+    said = "| qsgd, 33.3 (all seeds alike) | allreduce itself | - |"
+    assert rows[:2] == [f"| fashion_mnist | 8 | {below} {said}" for below in ("1", "0.2")]
