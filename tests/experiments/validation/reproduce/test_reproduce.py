@@ -162,6 +162,17 @@ def test_a_quote_has_the_columns_that_its_page_names(tmp_path):
         quotes.requoted(page, made, tmp_path)
 
 
+def test_a_page_in_another_folder_is_kept_up_to_date_too(root):
+    page = root / "docs/a.md"
+    page.write_text(
+        "<!-- table: ../results/reference/page/table.md -->\n\n| total |\n| - |\n| old |\n"
+    )
+    made = reproduce(root, recipe())
+    assert not made.problems
+    assert "docs/a.md" in made.different
+    assert b"old" not in made.made["docs/a.md"]
+
+
 def test_the_projects_own_recipe_is_of_its_study():
     own = load_recipe(ROOT)
     git = ["git", "ls-files", "results/*.tar.xz"]
