@@ -36,7 +36,11 @@ from bagua_algos.engine.script.changes import (
 )
 from bagua_algos.engine.script.closures import StepClosure
 from bagua_algos.engine.script.copies import ForwardHook, leave_out_of_copies
-from bagua_algos.engine.script.same_model import Meeting, check_still_same_model
+from bagua_algos.engine.script.same_model import (
+    Meeting,
+    check_same_optimizer,
+    check_still_same_model,
+)
 from bagua_algos.engine.untrained import (
     broadcast_weights_,
     broadcast_where_different_,
@@ -137,7 +141,7 @@ class ShardedEngine(Attached):
         self._accumulation = Accumulation(is_needed=self.dispatcher.may_take_gradients)
         self._closure = StepClosure(self._begin_step)
         with self.dispatcher.closed_on_error():
-            self._start_equal(parts)
+            self._start_equal(parts, optimizer)
             self._hooks = self._attach(optimizer)
 
     @contextmanager
@@ -174,11 +178,9 @@ class ShardedEngine(Attached):
         of all processes' and stay it, and so do frozen parameters that a script has changed;
         weights that differ between replicas return afterwards.
         """
-        averager = averager or self.context.communicator
-        run = self.dispatcher.run
-        replicas = Meeting(averager, self.context.communicator, run)
-        shards = Meeting(self._shard_workers, self._shard_workers, lambda _, job: job())
-        check_still_same_model(self.model, [replicas, shards], self._buckets[0].gradients.device)
+        averager, run = averager or self.context.communicator, self.dispatcher.run
+        meetings = self._meetings(averager)
+        check_still_same_model(self.model, meetings, self._buckets[0].gradients.device)
         keeper = type(self.algorithm).__name__ if self.algorithm.workers_agree else None
         self._make_untrained_alike_(averager, keeper)
         with (
@@ -193,6 +195,13 @@ class ShardedEngine(Attached):
             self._looking_on(spread),
         ):
             yield spread
+
+    def _meetings(self, averager: Averager) -> list[Meeting]:
+        """Of the replicas of its shards, and of the shards of its replica."""
+        return [
+            Meeting(averager, self.context.communicator, self.dispatcher.run),
+            Meeting(self._shard_workers, self._shard_workers, lambda _, job: job()),
+        ]
 
     def _make_untrained_alike_(self, averager: Averager, kept_equal_by: str | None) -> None:
         """Buffers and frozen parameters: of all replicas, and what is no shard of all processes."""
@@ -230,13 +239,14 @@ class ShardedEngine(Attached):
             *self._attach_to(optimizer),
         ]
 
-    def _start_equal(self, parts: list[Unit]) -> None:
+    def _start_equal(self, parts: list[Unit], optimizer: Optimizer) -> None:
         replicas, run = self.context.communicator, self.dispatcher.run
         self._frozen = [p for p in self.model.parameters() if not p.requires_grad]
         untrained = [*self._frozen, *self.model.buffers()]
         everywhere = [local(x) for x in untrained if not is_distributed(x)]
         device = self._buckets[0].gradients.device
         check_replicas(replicas, parts, self._shard_workers.ranks[0], device)
+        check_same_optimizer(self.model, optimizer, self._meetings(replicas), device)
         weights = [bucket.weights for bucket in self._buckets]
         broadcast_weights_(weights, replicas, run)
         self._write_weights()

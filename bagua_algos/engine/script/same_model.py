@@ -51,9 +51,7 @@ def check_same_model(
             continue
         most = int(summary_Nt[:, -1].max())  # so that every worker sends as much
         all_Ntb = _gather_digests(parts, most, device, communicator, run)
-        differs_Nt = (all_Ntb != all_Ntb[own]).any(2)
-        other = differs_Nt.any(1).tolist().index(True)
-        place = differs_Nt[other].tolist().index(True)
+        other, place = _first_difference(all_Ntb, own) or (own, 0)
         more = f"which goes on after {parts[-1]}"
         raise ValueError(
             f"worker {own}'s {what} differs from worker {other}'s, "
@@ -90,13 +88,62 @@ def check_still_same_model(
         refused = str(error)
     parameters = [f"the parameter {_described(name, p)}" for name, p in model.named_parameters()]
     parts = [refused, *parameters, *_buffers_of(model)]
-    between = [m for m in meetings if len(m.workers.ranks) == 1 and m.workers.world_size > 1]
-    if _any_differs(_digest(repr(parts)), between, device):
-        said = [_difference(parts, workers, device, run) for _, workers, run in between]
-        other = "other workers' parameters or buffers differ in names, shapes or types"
-        raise ValueError(refused or next(filter(None, said), other))
+    apart = _apart(parts, meetings, device)
     if refused:
         raise ValueError(refused)
+    for other, place, first, second in apart or ():
+        if place == 0:  # one of them cannot be averaged at all
+            raise ValueError(f"on worker {0 if first else other} {first or second}")
+        raise ValueError(
+            f"worker 0 has {first} and worker {other} has {second}, so that they cannot be "
+            "averaged: change shapes and types alike on all workers, or keep what changes as an "
+            "attribute that is no buffer"
+        )
+    if apart is not None:
+        raise ValueError("other workers' parameters or buffers differ in names, shapes or types")
+
+
+def check_same_optimizer(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    meetings: Sequence[Meeting],
+    device: torch.device,
+) -> None:
+    """Raise `ValueError`, on every worker, where the optimizers of two differ, as in
+    `check_same_model`. A collective call, as `check_still_same_model`.
+    """
+    apart = _apart(list(_parts_of_optimizer(model, optimizer)), meetings, device)
+    for other, _, first, second in apart or ():
+        raise ValueError(
+            f"worker {other}'s optimizer differs from worker 0's, which has {first}, and it has "
+            f"{second}: {_REMEDIES['optimizer']}"
+        )
+    if apart is not None:
+        raise ValueError(f"other workers' optimizers differ: {_REMEDIES['optimizer']}")
+
+
+class _Apart(NamedTuple):
+    """A worker that differs from the first one of its meeting: the number of the first part in
+    which it does, and what the two have there.
+    """
+
+    other: int
+    place: int
+    first: str
+    second: str
+
+
+def _apart(
+    parts: Sequence[str], meetings: Sequence[Meeting], device: torch.device
+) -> list[_Apart] | None:
+    """None where all workers of all `meetings` have the same parts; else of each meeting of this
+    worker where two differ, the same on all of its workers.
+    """
+    between = [m for m in meetings if len(m.workers.ranks) == 1 and m.workers.world_size > 1]
+    if not _any_differs(_digest(repr(parts)), between, device):
+        return None
+    found = [_first_apart(parts, workers, device, run) for _, workers, run in between]
+    return [apart for apart in found if apart is not None]
 
 
 def _any_differs(digest: bytes, between: Sequence[Meeting], device: torch.device) -> bool:
@@ -113,31 +160,31 @@ def _any_differs(digest: bytes, between: Sequence[Meeting], device: torch.device
     return bool((squares_d - mean_d.square()).max() > 0.25 / num_workers)
 
 
-def _difference(parts: Sequence[str], workers: Communicator, device: torch.device, run: Run) -> str:
-    """In words, the same on all `workers`: the first part in which one differs from the first of
-    them; "" where none does.
-    """
+def _first_apart(
+    parts: Sequence[str], workers: Communicator, device: torch.device, run: Run
+) -> _Apart | None:
+    """Of one meeting; None where none of its workers differs from the first."""
     number = torch.tensor([len(parts)], device="cpu")
     most = int(_gather(number, device, workers, run).max())
     all_Ntb = _gather_digests(parts, most, device, workers, run)
-    differs_Nt = (all_Ntb != all_Ntb[0]).any(2)
-    other = int(differs_Nt.any(1).int().argmax())
-    place = int(differs_Nt[other].int().argmax())
+    differs = _first_difference(all_Ntb, 0)
+    other, place = differs or (0, 0)
     said = parts[place] if place < len(parts) else "nothing more"
     octets = said.encode()[:_SENTENCE_BYTES].ljust(_SENTENCE_BYTES, b"\0")
     all_Nb = _gather(torch.tensor([*octets], device="cpu"), device, workers, run)
     first, second = (
         bytes(all_Nb[n].tolist()).rstrip(b"\0").decode(errors="ignore") for n in (0, other)
     )
+    return _Apart(other, place, first, second) if differs else None
+
+
+def _first_difference(all_Ntb: Tensor, own: int) -> tuple[int, int] | None:
+    """The first worker whose digests differ from those of worker `own`, and of which part."""
+    differs_Nt = (all_Ntb != all_Ntb[own]).any(2)
     if not differs_Nt.any():
-        return ""
-    if place == 0:  # one of them cannot be averaged at all
-        return f"on worker {0 if first else other} {first or second}"
-    return (
-        f"worker 0 has {first} and worker {other} has {second}, so that they cannot be averaged: "
-        "change shapes and types alike on all workers, or keep what changes as an attribute that "
-        "is no buffer"
-    )
+        return None
+    other = int(differs_Nt.any(1).int().argmax())
+    return other, int(differs_Nt[other].int().argmax())
 
 
 def _parts_of(model: nn.Module) -> list[str]:

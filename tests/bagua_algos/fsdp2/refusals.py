@@ -62,6 +62,14 @@ def distribute(
 
 
 @sentence
+def another_rate(place: Place, rate: Callable[[Place], float]) -> None:
+    model = sharded(place)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate(place))
+    bagua_algos.distribute(model, optimizer, LocalSGD(interval=2), place.replicas)
+    bagua_algos.release(model)
+
+
+@sentence
 def everybody(place: Place) -> None:
     model = sharded(place)
     bagua_algos.distribute(model, sgd(model), AllReduce())
@@ -260,6 +268,11 @@ CASES: dict[str, Callable[[Place], str]] = {
     "compiled": partial(distribute, make=compiled),
     "tiny": partial(distribute, make=tiny),
     "unlike": partial(distribute, make=unlike),
+    "a replica's rate": partial(another_rate, rate=lambda place: 0.1 * (1 + place.replica)),
+    "a shard's rate": partial(another_rate, rate=lambda place: 0.1 * (1 + place.shard)),
+    "a process's rate": partial(
+        another_rate, rate=lambda place: 0.1 * (1 + place.replica * place.shard)
+    ),
     "power_sgd": partial(distribute, algorithm=PowerSGD),
     "top_k": partial(distribute, algorithm=lambda: TopK(clip_norm=1.0)),
     "async": partial(distribute, algorithm=AsyncModelAverage),

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+RATES = r"worker 1's optimizer differs from worker 0's, which .* lr=0.1, .* lr=0.2, .*: make it"
 SENTENCES = {
     "everybody": r'holds other parts of the same replica: .*mesh\["replicate"\].get_group\(\)\)',
     "parts only": r"fully_shard was not called with the model itself: call fully_shard\(",
@@ -18,6 +19,9 @@ SENTENCES = {
     "compiled": r"compiled before it is distributed: call distribute with the plain model first",
     "tiny": r"2 processes share a replica, and one of them holds no .*: shard it by fewer",
     "unlike": r"the replicas differ in their models.*: build the same on every process",
+    "a replica's rate": RATES,
+    "a shard's rate": RATES,
+    "a process's rate": rf"{RATES}|^other workers' optimizers differ: make",
     "power_sgd": r"PowerSGD factorizes whole gradient matrices.*: choose .* such as ByteGrad",
     "top_k": r"TopK\(clip_norm=...\) would clip by the norm of .* shard: .*clip_grad_norm_",
     "async": r"AsyncModelAverage would take up .* at different steps: choose LocalSGD",
