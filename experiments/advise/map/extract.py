@@ -28,7 +28,7 @@ import yaml
 
 from experiments.advise.map.sent import shapes_of
 from experiments.advise.map.trainings import Goal
-from experiments.advise.tuning.trials import evaluations_of, final_targets
+from experiments.advise.tuning.trials import OF_SCORING, evaluations_of, final_targets
 from experiments.plan.overrides import saved_overrides, values_of
 from experiments.report.configurations import check_alike, differing, read_config
 from experiments.report.tuned import load_targets
@@ -41,10 +41,6 @@ from host.output import writing
 FILE = Path(__file__).parent / "trainings.yaml"
 COMMAND = "python -m experiments.locate --extract results/runs"
 
-_OF_SCORING = {"target_accuracy", "task.target_accuracy", "data.for_tuning"}
-"""In what alone a run that scores differs from its trial, but for the seed. A task's own target is
-the run's where no word names one.
-"""
 _OF_FOLDER = (
     *("workers", "batch_size", "max_steps", "eval_every"),
     *("names.task", "names.model", "model."),
@@ -235,7 +231,7 @@ def _trial(setting: str, trials: Sequence[Run], runs: Sequence[Run], folder: Pat
         raise UserError(f"{folder} has runs of a setting that is no trial's: {setting}")
     tried = read_config(trial.folder)
     for run in runs:
-        if others := sorted(differing([tried, read_config(run.folder)]) - _OF_SCORING):
+        if others := sorted(differing([tried, read_config(run.folder)]) - OF_SCORING):
             raise UserError(
                 f"{run.folder} and its trial, {trial.folder}, differ in {', '.join(others)}: run "
                 "one of them again as the other"

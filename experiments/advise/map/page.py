@@ -130,12 +130,12 @@ _TOGETHER = (
 )
 
 _AT_TYPICAL = (
-    "Who is first at some places, how many times as soon as all-reduce (95 %), and who ties: "
-    + "; ".join(
-        f"{name} is rho {rho:g} and lambda {lambda_:g}"
+    "At some places, who is first to the target so many points below tuned all-reduce, how many "
+    "times as soon as all-reduce (95 %), and who ties. "
+    + " ".join(
+        f"{name[0].upper()}{name[1:]}: rho {rho:g}, lambda {lambda_:g}."
         for name, (rho, lambda_, _) in TYPICAL.items()
     )
-    + ". Targets are so many points below tuned all-reduce."
 )
 
 _POINTS = (

@@ -48,6 +48,10 @@ _SHARED = (
 here, for an algorithm may bring its own.
 """
 
+OF_SCORING = {"target_accuracy", "task.target_accuracy", "data.for_tuning"}
+"""In what alone a run that scores differs from its trial, but for the seed. A task's own target is
+the run's where no word names one.
+"""
 _TUNES = "data.for_tuning=true"
 """The word of a run that learns, and is judged, by examples that score nothing."""
 
@@ -177,7 +181,7 @@ def load_scored(tuned: Sequence[Trial], folder: Path) -> list[Trial]:
     score.
 
     Raises `UserError` as `load_trials`, for other seeds than those of `tuned`, for a run that has
-    `data.for_tuning`, and for one of another configuration than that aside.
+    `data.for_tuning`, and for one that differs in more than `OF_SCORING`.
     """
     words = {tuned[0].contestant: [tuned[0].words]}
     runs = load_trials(words, folder, may_score=True)
@@ -194,7 +198,7 @@ def load_scored(tuned: Sequence[Trial], folder: Path) -> list[Trial]:
         if _TUNES in _given(run.folder):
             raise UserError(f"{run.folder} scores nothing: it has {_TUNES}; run it without")
         both = [read_config(own.folder) for own in (tuned[0], run)]
-        if others := sorted(differing(both) - {_TUNES.partition("=")[0]}):
+        if others := sorted(differing(both) - OF_SCORING):
             raise UserError(
                 f"{run.folder} and {tuned[0].folder} differ in {listed(others)}: run both alike"
             )
