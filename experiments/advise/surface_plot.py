@@ -26,6 +26,9 @@ _EQUAL = 1e-9
 _APART = (85, 65)
 """So many points of the mesh a name stays away from a place that is avoided."""
 
+_LETTER, _LINE = 5, 36
+"""So many points of the mesh half of a letter of a name is wide, and a name with its box high."""
+
 _LABEL_SHARE = 0.01
 """The least part of the picture that is labelled inside."""
 
@@ -93,11 +96,25 @@ def label_regions(
     avoided: Sequence[tuple[float, float]] = (),
 ) -> None:
     """Write the name of each algorithm where it is first, in parts of at least that share, away
-    from other names and from places that are `avoided`: rates and delays.
+    from places that are `avoided`: rates and delays. Where a name would lie on another one it is
+    left to the key.
     """
-    is_free = _away_from(avoided, *mesh(grid))
+    is_free, names = _away_from(avoided, *mesh(grid)), list[_Name]()
     for algo, lead in _leads(grid).items():
-        _label(axes, grid, lead > 0, is_free, algo, least)
+        _label(axes, grid, lead > 0, is_free, algo, least, names)
+
+
+_Name = tuple[int, int, str]
+"""A name, and where on the mesh it stands."""
+
+
+def _beside(names: Sequence[_Name], algo: str) -> Array:
+    """1 on the mesh, and 0 where this name would lie on one of the others."""
+    is_clear = np.ones((_POINTS, _POINTS))
+    for x, y, other in names:
+        width = _LETTER * (len(algo) + len(other) + 2)
+        is_clear[max(x - width, 0) : x + width, max(y - _LINE, 0) : y + _LINE] = 0
+    return is_clear
 
 
 def _away_from(places: Sequence[tuple[float, float]], rates: Array, delays: Array) -> Array:
@@ -143,9 +160,10 @@ def _label(
     is_free: Array,
     algo: str,
     least: float,
+    names: list[_Name],
 ) -> None:
-    """The name, in each part of the region where it fits: far from borders, between the times.
-    Where it stands is free no more.
+    """The name, in each part of the region where it fits: far from borders, between the times, and
+    on none of `names`, to which it is added.
     """
     from scipy import ndimage
 
@@ -157,11 +175,13 @@ def _label(
         if inside.mean() < least:
             continue
         depth: Any = ndimage.distance_transform_edt(np.pad(inside, 1))
-        depth = depth[1:-1, 1:-1] * np.where(is_between, 1, 0.1) * is_free
-        x, y = np.unravel_index(int(depth.argmax()), depth.shape)
+        depth = depth[1:-1, 1:-1] * np.where(is_between, 1, 0.1) * is_free * _beside(names, algo)
+        if not depth.any():
+            continue
+        x, y = map(int, np.unravel_index(int(depth.argmax()), depth.shape))
+        names.append((x, y, algo))
         box = {"boxstyle": "round,pad=0.25", "facecolor": "white", "edgecolor": "0.4"}
         where = float(rates[x]), float(delays[y])
-        is_free *= _away_from([where], rates, delays)
         name = axes.text(*where, algo, fontsize=SMALL, bbox=box)
         name.set(ha="center", va="center", weight="bold", gid=column.INSIDE)
 
