@@ -184,7 +184,7 @@ def _clusters(configs: Sequence[dict[str, Any]]) -> list[str | None]:
     varying = sorted(differing(configs, _CLUSTER))
     names = {key: key.removeprefix(_CLUSTER).removesuffix("._target_") for key in varying}
     return [
-        ", ".join(f"{names[key]}={config[key]}" for key in varying if key in config) or None
+        ", ".join(f"{names[key]}={_word(config[key])}" for key in varying if key in config) or None
         for config in configs
     ]
 
@@ -211,7 +211,7 @@ def _varying(
         for name, own in of_name.items()
     }
     return [
-        ", ".join(f"{k.removeprefix(group)}={config.get(k)}" for k in varying[name]) or None
+        ", ".join(f"{k.removeprefix(group)}={_word(config.get(k))}" for k in varying[name]) or None
         for name, config in zip(names, configs, strict=True)
     ]
 
@@ -244,9 +244,14 @@ def _names(runs: pd.DataFrame, configs: Sequence[dict[str, Any]]) -> list[str]:
         for algo, config in zip(runs.algo, configs, strict=True)
     ]
     return [
-        " ".join([algo, *(f"{key}={config.get(key)}" for key in sorted(keys))])
+        " ".join([algo, *(f"{key}={_word(config.get(key))}" for key in sorted(keys))])
         for algo, config, keys in zip(runs.algo, configs, told, strict=True)
     ]
+
+
+def _word(value: Any) -> str:
+    """As one would give it to the app, which takes None for a text."""
+    return "null" if value is None else str(value)
 
 
 def _common(configs: Sequence[Mapping[str, Any]]) -> set[str]:

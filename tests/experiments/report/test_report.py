@@ -208,7 +208,7 @@ def test_ties_are_named(tmp_path):
         write_run(tmp_path / f"q{seed}", "bytegrad", seed=seed, workers=4, options={"bits": 4})
     tied = time_to_accuracy.section(ReportData.load(tmp_path))
     assert tied.finding.startswith("bytegrad bits=4 reaches")
-    assert tied.finding.endswith(", and ties with bytegrad bits=None.")
+    assert tied.finding.endswith(", and ties with bytegrad bits=null.")
     places = tied.tables["time_to_accuracy"].cells["place"]
     assert places[:2] == ["1", "1, ties with 1"]
 

@@ -174,11 +174,11 @@ def test_a_page_that_loads_itself_again_goes_on_where_its_reader_was(tmp_path, s
                 write_run(runs / f"{algo}_{net}_new", algo, net, limit=0.993, options=own)
         publish("2")
         page.wait(f"{ready}.version === '2'")
-        labels = ["network wan, 50 Mbit/s asked", *(f"{name}=None" for name in names)]
+        labels = ["network wan, 50 Mbit/s asked", *(f"{name}=null" for name in names)]
         assert page.ask(words) == labels and page.ask(target) == 0.9
         assert page.ask("document.getElementById('situation').selectedIndex") > 0
         hidden = [name for name, checked in page.ask(shown) if not checked]
-        assert hidden == ["local_sgd bits=None"]
+        assert hidden == ["local_sgd bits=null"]
         slider = "const s = document.getElementById('target')"
         page.ask(f"(() => {{{slider}; s.value = 3; s.dispatchEvent(new Event('input'))}})()")
         wanted = page.ask(target)
