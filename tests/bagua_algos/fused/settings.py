@@ -34,8 +34,13 @@ SETTINGS: dict[str, tuple[type[Optimizer], dict[str, Any]]] = {
     "asgd": (torch.optim.ASGD, {"lr": 0.01, "t0": 5}),
     "adamax": (torch.optim.Adamax, {"lr": 0.01, "weight_decay": 0.1}),
     "adadelta": (torch.optim.Adadelta, {"lr": 1.0}),
-    "adagrad": (torch.optim.Adagrad, {"lr": 0.01}),
-    "adagrad decay": (torch.optim.Adagrad, {"lr": 0.01, "lr_decay": 0.1, "weight_decay": 0.1}),
+    # By an eps of 1e-10 a gradient of 1e-9 takes a whole step, and with it the last bits in which
+    # two programs round it.
+    "adagrad": (torch.optim.Adagrad, {"lr": 0.01, "eps": 1e-3}),
+    "adagrad decay": (
+        torch.optim.Adagrad,
+        {"lr": 0.01, "lr_decay": 0.1, "weight_decay": 0.1, "eps": 1e-3},
+    ),
     "nadam": (torch.optim.NAdam, {"lr": 0.01}),
     "nadam decoupled": (
         torch.optim.NAdam,
