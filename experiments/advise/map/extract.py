@@ -107,6 +107,11 @@ def extract(runs: Path, file: Path = FILE) -> None:
             raise UserError(
                 f"{runs} has no map_{task}_baseline/w{workers}: run the part `baseline`"
             )
+        if len(found := {run.setting for run in baseline}) > 1:
+            raise UserError(
+                f"{baseline[0].folder.parent} has runs of {len(found)} settings, and one sets the "
+                "targets: leave its runs alone there"
+            )
         tuned = final_targets(run.final for run in baseline)
         trained.append(_trained(folder, task, trials, scored, tuned))
         commits |= {run.commit for run in scored}

@@ -48,16 +48,13 @@ def write(shown: Sequence[Panel], out: Path) -> None:
     table = frame(shown)
     with writing(out):
         table.to_csv(out / "map.csv", index=False, float_format="%.4g")
-        (out / "README.md").write_text(_readme(shown, table))
-        (out / "over_all_tasks.md").write_text(
-            _prose(_TOGETHER) + "\n" + together_table(shown) + "\n"
-        )
-        (out / "typical_places.md").write_text(
-            _prose(_AT_TYPICAL) + "\n" + typical_table(shown) + "\n"
-        )
+        together, typical = together_table(shown) + "\n", typical_table(shown) + "\n"
+        (out / "README.md").write_text(_readme(shown, table, together, typical))
+        (out / "over_all_tasks.md").write_text(_prose(_TOGETHER) + "\n" + together)
+        (out / "typical_places.md").write_text(_prose(_AT_TYPICAL) + "\n" + typical)
 
 
-def _readme(shown: Sequence[Panel], table: pd.DataFrame) -> str:
+def _readme(shown: Sequence[Panel], table: pd.DataFrame, together: str, typical: str) -> str:
     sections = [
         _HEAD,
         *(f"![{task}](map_{task}.png)\n" for task in tasks()),
@@ -65,7 +62,7 @@ def _readme(shown: Sequence[Panel], table: pd.DataFrame) -> str:
         *(f"![targets](map_targets_{workers}.png)\n" for workers in trained_workers()),
         "## Some places\n",
         _prose(_AT_TYPICAL),
-        typical_table(shown) + "\n",
+        typical,
         "## Tasks\n",
         _prose(_TASKS),
         _tasks_table() + "\n",
@@ -74,7 +71,7 @@ def _readme(shown: Sequence[Panel], table: pd.DataFrame) -> str:
         _holds_table(shown) + "\n",
         "## Over all tasks\n",
         _prose(_TOGETHER),
-        together_table(shown) + "\n",
+        together,
         "## Who is first where\n",
         _prose(
             f"Places of each panel, of {shown[0].grids[0].best_s.size}, by who is first; how many "

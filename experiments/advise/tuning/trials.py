@@ -118,7 +118,7 @@ def load_trials(settings: Settings, folder: Path, *, may_score: bool = False) ->
     for file in sorted(folder.rglob("environment.json")):
         given = _given(file.parent)
         if not may_score and _TUNES not in given:
-            raise UserError(f"{file.parent} is no trial: it has not data.for_tuning=true")
+            raise UserError(f"{file.parent} is no trial: it has not {_TUNES}")
         record = read_record(file.parent, is_held=False)
         if record is None or record.standing is not Standing.DONE:
             continue

@@ -243,3 +243,11 @@ def test_runs_whose_trials_have_no_targets_are_refused(tmp_path):
     (tmp_path / "map_mnist5k_baseline").rename(tmp_path / "elsewhere")
     with pytest.raises(UserError, match="has no map_mnist5k_baseline/w4: run the part `baseline`"):
         extracted(tmp_path)
+
+
+def test_targets_of_trials_are_of_one_setting(tmp_path):
+    tried(tmp_path, "algo=qsgd")
+    scored(tmp_path, "algo=qsgd")
+    record(tmp_path / "map_mnist5k_baseline/w4", "algo=sgp", 1000, CURVES[0])
+    with pytest.raises(UserError, match="baseline/w4 has runs of 2 settings, and one sets the tar"):
+        extracted(tmp_path)
