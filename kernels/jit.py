@@ -22,7 +22,7 @@ _FLOAT16_SCALE = np.float32(2.0**112)  # the difference of the exponents' biases
 _FLOAT16_MAGNITUDE, _FLOAT16_INFINITY = np.int16(0x7FFF), np.int32(0x1F << 23)
 _INFINITY = np.int32(0x7F800000)
 
-_FILES = ("jit.py", "max_pool.py", "*/cpu.py", "shared/*_cpu.py")
+_FILES = ("jit.py", "max_pool.py", "pooled_convolution.py", "*/cpu.py", "shared/*_cpu.py")
 _SOURCES = [path for name in _FILES for path in Path(__file__).parent.glob(name)]
 _DIGEST = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(_SOURCES))).hexdigest()[:8]
 

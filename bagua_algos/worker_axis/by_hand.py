@@ -1,4 +1,6 @@
-"""Layers of stacked workers that are computed by hand: linear ones, and embeddings with padding."""
+"""Layers of stacked workers that are computed by hand: linear ones, batch normalization, and
+embeddings with padding.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -7,12 +9,12 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from bagua_algos.worker_axis.linear import is_by_hand, linear
+from bagua_algos.worker_axis import batch_norm, linear
 
 
 class LayersByHand(TorchFunctionMode):
-    """Within, `vmap` computes linear layers by hand, where `is_by_hand`, and gives the padding row
-    of an embedding no gradient.
+    """Within, `vmap` computes linear layers and batch normalization by hand, where it can be, and
+    gives the padding row of an embedding no gradient.
     """
 
     def __torch_function__(
@@ -24,8 +26,10 @@ class LayersByHand(TorchFunctionMode):
     ) -> Any:
         """As torch calls it."""
         kwargs = kwargs or {}
-        if func is functional.linear and is_by_hand(*args, **kwargs):
-            return linear(*args, **kwargs)
+        if func is functional.linear and linear.is_by_hand(*args, **kwargs):
+            return linear.linear(*args, **kwargs)
+        if func is functional.batch_norm and batch_norm.is_by_hand(*args, **kwargs):
+            return batch_norm.batch_norm(*args, **kwargs)
         if func is functional.embedding:
             return _embedding(*args, **kwargs)
         return func(*args, **kwargs)

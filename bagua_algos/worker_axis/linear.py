@@ -78,7 +78,7 @@ class _Linear(torch.autograd.Function):
         bias: Tensor | None,
     ) -> tuple[Tensor, int]:
         x_wb, weight_woi, bias_wo = (
-            None if tensor is None else _in_front(tensor, dim, info.batch_size)
+            None if tensor is None else in_front(tensor, dim, info.batch_size)
             for tensor, dim in zip((x, weight, bias), in_dims, strict=True)
         )
         assert x_wb is not None
@@ -86,7 +86,8 @@ class _Linear(torch.autograd.Function):
         return y_wb.unflatten(1, x_wb.shape[1:-1]), 0
 
 
-def _in_front(x: Tensor, dim: int | None, num_workers: int) -> Tensor:
+def in_front(x: Tensor, dim: int | None, num_workers: int) -> Tensor:
+    """`x[w, ...]` of what `vmap` has along `dim`, or of None, which all workers share."""
     return x.expand(num_workers, *x.shape) if dim is None else x.movedim(dim, 0)
 
 

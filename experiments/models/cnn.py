@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from experiments.models.pooling import HalvingMaxPool2d
+from experiments.models.pooling import PooledConv2d
 from experiments.tasks.images import IMAGE_SIZE
 
 
@@ -44,8 +44,7 @@ class CNN(nn.Sequential):
 
 def _stage(num_inputs: int, num_outputs: int) -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(num_inputs, num_outputs, 3, padding=1, bias=False),
-        HalvingMaxPool2d(),  # Before BatchNorm and ReLU, which then work on a quarter.
+        PooledConv2d(num_inputs, num_outputs),  # Before what then works on a quarter.
         nn.BatchNorm2d(num_outputs),
         nn.ReLU(),
     )

@@ -23,10 +23,15 @@ _INT32_MIN = np.int32(-0x80000000)
 
 def compress(chunks: Tensor, payload: Tensor) -> None:
     """Encode [chunks, n], n >= 1, into `payload`, uint8 [chunks, wire_bytes(n)]."""
-    x = numbers(chunks)
-    ranges = _new_ranges(x)
-    share_pieces(_find_ranges, (x, ranges), x.shape)
-    _encode_all(x, ranges, payload.numpy())
+    x, codes = numbers(chunks), payload.numpy()
+    ranges, headers = _room(x)
+    if num_pieces(x.shape[1]) == 1:
+        share_pieces(_encode_whole, (x, ranges, headers, codes), x.shape)
+    else:
+        share_pieces(_find_ranges, (x, ranges), x.shape)
+        _make_headers(ranges, headers)
+        share_pieces(_encode, (x, headers, codes), x.shape)
+    _frame(x, headers, codes)
 
 
 def decompress(payload: Tensor, chunks: Tensor) -> None:
@@ -47,15 +52,18 @@ def decompress_mean(payloads: Tensor, chunks: Tensor) -> None:
 def average(payloads: Tensor, n: int, payload: Tensor) -> None:
     """Encode the mean of the N codes of each chunk, [chunks, N, B] -> [chunks, B]; two passes."""
     codes, means = payloads.contiguous().numpy(), np.empty((len(payloads), n), np.float32)
-    ranges = _new_ranges(means)
+    ranges, headers = _room(means)
     arguments = (_read_headers(codes), codes, means, ranges)
     share_pieces(_decode_mean_and_range, arguments, means.shape)
-    _encode_all(means, ranges, payload.numpy())
+    _make_headers(ranges, headers)
+    share_pieces(_encode, (means, headers, payload.numpy()), means.shape)
+    _frame(means, headers, payload.numpy())
 
 
-def _new_ranges(x: np.ndarray) -> np.ndarray:
-    """Room for the least and the greatest of every piece."""
-    return np.empty((len(x), num_pieces(x.shape[1]), 2), np.int32)
+def _room(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """For the least and the greatest of every piece, and for the header of every row."""
+    ranges = np.empty((len(x), num_pieces(x.shape[1]), 2), np.int32)
+    return ranges, np.empty((len(x), 2), np.float32)
 
 
 def _read_headers(payloads: np.ndarray) -> np.ndarray:
@@ -63,12 +71,10 @@ def _read_headers(payloads: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(payloads[..., :_CODES]).view(np.float32)
 
 
-def _encode_all(x: np.ndarray, ranges: np.ndarray, payload: np.ndarray) -> None:
-    headers = np.empty((len(x), 2), np.float32)
-    _make_headers(ranges, headers)
+def _frame(x: np.ndarray, headers: np.ndarray, payload: np.ndarray) -> None:
+    """What stands around the codes."""
     payload[:, :_CODES] = headers.view(np.uint8)
     payload[:, _CODES + x.shape[1] :] = 0
-    share_pieces(_encode, (x, headers, payload), x.shape)
 
 
 @jit("int32(int32)")
@@ -133,6 +139,15 @@ def _encode(chunks, headers, payload, first, last):
             level = min(np.rint(widen(chunk[i]) * scale), upper) - lower
             # By way of int32, for which there is a vector instruction.
             codes[i] = np.uint8(np.int32(min(max(level, _ZERO), _TOP)))
+
+
+@jit("void({x}[:, ::1], int32[:, :, ::1], float32[:, ::1], uint8[:, ::1], int64, int64)")
+def _encode_whole(chunks, ranges, headers, payload, first, last):
+    """Chunks of one piece, which is still in the cache when its range is known."""
+    for row in range(first, last):
+        _find_ranges(chunks, ranges, row, row + 1)
+        _make_headers(ranges[row : row + 1], headers[row : row + 1])
+        _encode(chunks, headers, payload, row, row + 1)
 
 
 @jit(

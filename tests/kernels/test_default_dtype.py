@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernels import max_pool
+from kernels import max_pool, pooled_convolution
 from kernels.shared.philox_reference import uniforms
 from tests.kernels.backends import (
     KEY,
@@ -63,3 +63,18 @@ def test_images_are_pooled_in_float32(dtype: torch.dtype) -> None:
     torch.testing.assert_close(pooled, torch.nn.functional.max_pool2d(images, 2), rtol=0, atol=0)
     torch.testing.assert_close(spread, images.where(spread != 0, 0.0), rtol=0, atol=0)
     assert (spread != 0).sum() == pooled.numel()
+
+
+@every_other_dtype
+def test_images_are_convolved_in_float32(dtype: torch.dtype) -> None:
+    images, weights = numbers(2, 3, 1, 6, 4), numbers(2, 5, 1, 3, 3)
+
+    def computed() -> tuple[torch.Tensor, ...]:
+        framed = pooled_convolution.bordered(images)
+        pooled, places = pooled_convolution.pool_convolved(framed, weights)
+        own = pooled_convolution.gradients_of_weights(pooled, places, framed)
+        return pooled, places, own
+
+    expected = computed()
+    with default_dtype(dtype):
+        torch.testing.assert_close(computed(), expected, rtol=0, atol=0)
