@@ -78,7 +78,7 @@ class Answer:
                 "-" if is_missed else str(rank),
                 algo,
                 _lead(times[algo], times[BASELINE]) + (" *" if algo in best else ""),
-                "missed" if is_missed else f"{np.median(setting.steps[self._goal]):g}",
+                "missed" if is_missed else f"{np.median(setting.steps[self._goal]):.0f}",
                 significant(1000 * a_step),
             )
 

@@ -16,13 +16,14 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import yaml
 
@@ -77,9 +78,37 @@ class Run:
         return (self.rows[-1].accuracy or 0.0) if self.rows else 0.0
 
     def steps_to(self, accuracy: float) -> float:
-        """Until the first evaluation that reaches it; inf for a miss."""
-        reached = (row.step for row in self.rows if (row.accuracy or 0.0) >= accuracy)
-        return float(min(reached, default=math.inf))
+        """Where a straight line reaches it, from the last evaluation that does not to the first
+        that does; the step of the first evaluation of all, if that does; inf for a miss.
+        """
+        return _steps_to(self.rows, accuracy)
+
+    def steps_by_half(self, accuracy: float) -> list[float]:
+        """The same, if every other evaluation were left out: the first, or the second of two."""
+        return [_steps_to(self.rows[first::2], accuracy) for first in (1, 0)]
+
+    def around(self, accuracy: float) -> tuple[float, float]:
+        """The steps of these two evaluations, of which both may be the first; inf for a miss."""
+        before, after = _around(self.rows, accuracy)
+        return (before.step, after.step) if before and after else (math.inf, math.inf)
+
+
+def _steps_to(rows: Sequence[MetricsRow], accuracy: float) -> float:
+    before, after = _around(rows, accuracy)
+    if before is None or after is None:
+        return math.inf
+    below, above = before.accuracy or 0.0, after.accuracy or 0.0
+    part = (accuracy - below) / (above - below) if before is not after else 0.0
+    return round(before.step + part * (after.step - before.step), 2)
+
+
+def _around(
+    rows: Sequence[MetricsRow], accuracy: float
+) -> tuple[MetricsRow | None, MetricsRow | None]:
+    for before, after in pairwise([*rows[:1], *rows]):
+        if (after.accuracy or 0.0) >= accuracy:
+            return before, after
+    return None, None
 
 
 def extract(runs: Path, file: Path = FILE) -> None:
@@ -199,10 +228,13 @@ def _trained(
 ) -> dict[str, Any]:
     """What the map keeps of the runs that score; `tuned` are the targets of their trials."""
     easiest_first = sorted(targets_of(folder).items(), reverse=True)
-    goals = [Goal(points=points, accuracy=target) for points, target in easiest_first]
     by_setting: dict[str, list[Run]] = {}
     for run in scored:
         by_setting.setdefault(run.setting, []).append(run)
+    goals = [
+        Goal(points=points, accuracy=target, error=steps_error(by_setting.values(), target))
+        for points, target in easiest_first
+    ]
     seeds = sorted({run.seed for run in scored})
     first = scored[0].config
     optims: dict[str, Any] = {}
@@ -217,12 +249,37 @@ def _trained(
         "max_steps": first["max_steps"],
         "eval_every": first["eval_every"],
         "seeds": seeds,
-        "goals": [{"points": goal.points, "accuracy": goal.accuracy} for goal in goals],
+        "goals": [asdict(goal) for goal in goals],
         "model": first["model"],
         "shapes": [list(shape) for shape in shapes_of(first["model"])],
         "optims": optims,
         "trainings": sorted(trainings, key=lambda own: (own["algo"], own["words"])),
     }
+
+
+def steps_error(settings: Iterable[Sequence[Run]], accuracy: float) -> float:
+    """By how much steps to an accuracy may be off, relative, since runs are evaluated now and then:
+    the most that the steps of a setting change if every other evaluation is left out, the median of
+    its seeds. Of a setting whose seeds mostly miss it by half of the evaluations, as much as from
+    one evaluation to the next. Settings that mostly miss it do not count; 0 where all do. inf where
+    one is there by the first evaluation.
+    """
+    changes = [0.0]
+    for runs in settings:
+        there = [run for run in runs if run.steps_to(accuracy) < math.inf]
+        if 2 * len(there) <= len(runs):
+            continue
+        if 2 * sum(run.steps_to(accuracy) <= run.rows[0].step for run in there) > len(runs):
+            return math.inf
+        steps = np.array([[run.steps_to(accuracy), *run.steps_by_half(accuracy)] for run in there])
+        is_there = np.isfinite(steps).all(axis=1)
+        if 2 * is_there.sum() > len(there):
+            logs = np.log(steps[is_there])
+            changes += np.abs(np.median(logs[:, 1:] - logs[:, :1], axis=0)).tolist()
+        else:
+            around = np.array([run.around(accuracy) for run in there])
+            changes.append(float(np.median(np.log(around[:, 1] / around[:, 0]))))
+    return round(math.expm1(max(changes)), 4)
 
 
 def _trial(setting: str, trials: Sequence[Run], runs: Sequence[Run], folder: Path) -> Run:

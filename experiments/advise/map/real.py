@@ -289,18 +289,20 @@ def _timed(
 
 
 def _time_s(run: Run, step: float) -> float:
-    """Of the evaluation after a step; inf for an infinite step, and for a run that diverged.
+    """After so many steps, in proportion between two evaluations; inf for infinitely many, and for
+    a run that diverged.
 
-    Raises `UserError` for a run without that evaluation.
+    Raises `UserError` for a run that was not evaluated before and after.
     """
     if math.isinf(step) or not run.rows:
         return math.inf
-    for row in run.rows:
-        if row.step == step:
-            return row.time_s
-    raise UserError(
-        f"{run.folder} has no evaluation after step {step:g}, which its partner has: run both alike"
-    )
+    evaluated = [row.step for row in run.rows]
+    if not evaluated[0] <= step <= evaluated[-1]:
+        raise UserError(
+            f"{run.folder} has no evaluations around step {step:g}, which its partner has: run "
+            "both alike"
+        )
+    return float(np.interp(step, evaluated, [row.time_s for row in run.rows]))
 
 
 def _rows(place: Place) -> list[list[str]]:
@@ -320,7 +322,7 @@ def _row(place: Place, own: Timed) -> list[str]:
         significant(place.job.rho),
         significant(place.job.lambda_),
         own.training.algo,
-        f"{np.median(own.steps):g}" if own.is_reached else "missed",
+        f"{np.median(own.steps):.0f}" if own.is_reached else "missed",
         *(_finite(number) for number in (real_s, *models_s, *ratios)),
         *(leads if place.has_lead(own) and not math.isnan(low) else _LEADS_OF_NONE),
     ]

@@ -5,8 +5,8 @@ there; where no trial gets to a target, the soonest to the next easier one. Tria
 and other examples than what is compared.
 
 Two algorithms tie by `experiments.report.statistics.is_tie`. The error of the times is the largest
-of any validated network, since the map has no rate of its own, and on top of it the spacing of the
-evaluations, since steps are counted up to one of these.
+of any validated network, since the map has no rate of its own, and on top of it that of steps that
+lie between two evaluations.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from host.words import listed
 
 def model_error(trained: Trained, goal: int) -> float:
     """By how much a time to that goal may be off, relative."""
-    return (1 + max(prediction_errors().values())) * (1 + trained.spacing(goal)) - 1
+    return (1 + max(prediction_errors().values())) * (1 + trained.goals[goal].error) - 1
 
 
 def grids(alike: Sequence[Trained], jobs: Sequence[Sequence[Job]]) -> list[list[Grid]]:

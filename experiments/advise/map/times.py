@@ -78,18 +78,23 @@ class _Clock:
     period_s: float
 
     def at(self, steps: Array) -> Array:
-        """Seconds until the end of each of `steps`, counted from 1; inf for inf."""
+        """Seconds until so many steps have ended, in proportion within a step; inf for inf."""
+        finite = np.where(np.isinf(steps), 0, steps)
+        whole = np.floor(finite)
+        began_s = self._ends_s(whole)
+        at_s = began_s + (finite - whole) * (self._ends_s(whole + 1) - began_s)
+        return np.where(np.isinf(steps), np.inf, at_s)
+
+    def _ends_s(self, steps: Array) -> Array:
+        """Of whole numbers."""
         known = len(self.ends_s)
         periods = np.ceil(np.maximum(steps - known, 0) / self.num_steps)
-        rest = np.where(
-            np.isinf(steps), 1, steps - np.where(np.isinf(periods), 0, periods) * self.num_steps
-        )
-        at_s = self.ends_s[rest.astype(int) - 1] + periods * self.period_s
-        return np.where(np.isinf(steps), np.inf, at_s)
+        rest = (steps - periods * self.num_steps).astype(int)
+        return np.append(0.0, self.ends_s)[rest] + periods * self.period_s
 
 
 def times_s(sent: Sent, job: Job, steps: Array) -> Array:
-    """Seconds until the end of each of `steps`, by the setting that is the fastest for it."""
+    """Seconds until so many `steps` have ended, by the setting that is the fastest for it."""
     by_setting = [times_by(sent, job, steps, setting) for setting in _settings(sent)]
     return np.min(by_setting, axis=0)
 
@@ -113,7 +118,7 @@ def _settings(sent: Sent) -> Sequence[Setting]:
 
 
 def times_by(sent: Sent, job: Job, steps: Array, setting: Setting) -> Array:
-    """Seconds until the end of each of `steps`, by one setting: two clocks, of the early steps and
+    """Seconds until so many `steps` have ended, by one setting: two clocks, of the early steps and
     of all later ones.
     """
     sized = sent.of_size(job.gradient_bytes, setting.num_buckets)

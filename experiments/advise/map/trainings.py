@@ -6,7 +6,6 @@ on no network. `experiments.advise.map.extract` makes it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -22,10 +21,13 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class Goal:
-    """A target: its accuracy, and by how many points it lies below the tuned baseline's end."""
+    """A target: its accuracy, and by how many points it lies below the tuned baseline's end. Steps
+    to it may be off by `error`, relative: `experiments.advise.map.extract.steps_error`.
+    """
 
     points: float
     accuracy: float
+    error: float
 
     def __str__(self) -> str:
         return f"{self.accuracy:.4g} ({self.points:g} below)"
@@ -34,7 +36,8 @@ class Goal:
 @dataclass(frozen=True, kw_only=True)
 class Training:
     """All seeds of one setting; `steps[k]` are those until the k-th goal, inf for a miss, and
-    `trial_steps[k]` those of the trial that tuned it.
+    `trial_steps[k]` those of the trial that tuned it. They are between two evaluations, and no
+    whole numbers.
 
     `words` are the app's, of the setting alone. `config` is the algorithm's configuration, `optim`
     the name of its optimizer, one of those of `Trained`.
@@ -82,17 +85,6 @@ class Trained:
     def goal(self, points: float) -> int:
         """The place in `goals` of the one that is so many points below."""
         return next(k for k, goal in enumerate(self.goals) if goal.points == points)
-
-    def spacing(self, goal: int) -> float:
-        """By which part of the true steps the recorded ones may be too many, since runs are
-        evaluated now and then: of the setting that takes the fewest. inf where these get there by
-        the first evaluation.
-        """
-        fewest = min(float(np.median(own.steps[goal])) for own in self.trainings)
-        if fewest == math.inf:
-            return 0.0
-        at_least = fewest - self.eval_every
-        return self.eval_every / at_least if at_least > 0 else math.inf
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from experiments.advise.map.standing import grids, lead, model_error, settings_a
 from experiments.advise.map.trainings import load
 from experiments.commands import locate
 from experiments.plan.part import make_part
+from experiments.report.statistics import prediction_errors
 from host.errors import UserError
 
 JOB = Job(compute_ms=180, model_mb=440, workers=8, rate_mbit=10_000, delay_ms=0.1)
@@ -154,13 +155,16 @@ def test_each_algorithm_of_the_table_has_its_setting_in_words():
             assert sorted([f"algo={algo}", *words.split()]) == sorted(chosen.split())
 
 
-def test_evaluations_far_apart_make_more_ties():
-    near = load()[1][0]
-    far = replace(near, eval_every=2 * near.eval_every)
-    assert inf > model_error(far, 0) > model_error(near, 0)
-    assert model_error(far, 0) == pytest.approx(
-        (1 + model_error(replace(far, eval_every=0), 0)) * (1 + far.spacing(0)) - 1
-    )
+def test_the_error_of_steps_makes_more_ties():
+    own = load()[1][0]
+
+    def of_error(error):
+        goals = tuple(replace(goal, error=error) for goal in own.goals)
+        return model_error(replace(own, goals=goals), 0)
+
+    assert of_error(0.0) == pytest.approx(max(prediction_errors().values()))
+    assert of_error(0.1) == pytest.approx(1.1 * (1 + of_error(0.0)) - 1)
+    assert of_error(inf) == inf
 
 
 def test_each_place_and_target_has_the_setting_whose_trial_was_the_soonest_there():

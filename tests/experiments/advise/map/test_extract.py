@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from experiments.advise.map.extract import extract
+from experiments.advise.map.extract import Run, extract, steps_error
 from experiments.plan.compose import compose_config
 from experiments.plan.identity import plain
+from experiments.training.metrics import MetricsRow
 from host.errors import UserError
 
 COMMON = ("backend=sim", "model=mlp", "optim.lr=0.02", "workers=4", "max_steps=30", "eval_every=10")
@@ -63,7 +64,7 @@ def extracted(runs: Path):
     return yaml.safe_load((runs / "found.yaml").read_text())
 
 
-def test_steps_are_those_of_the_first_evaluation_that_is_there(tmp_path):
+def test_steps_are_where_a_line_between_two_evaluations_is_there(tmp_path):
     tried(tmp_path, "algo=local_sgd algo.interval=3 lr_scale=2.0")
     tried(tmp_path, "algo=local_sgd algo.interval=5 lr_scale=2.0", (0.1, 0.1, 0.1))
     scored(tmp_path, "algo=local_sgd algo.interval=3 lr_scale=2.0")
@@ -76,8 +77,57 @@ def test_steps_are_those_of_the_first_evaluation_that_is_there(tmp_path):
     (own,) = trained["trainings"]
     assert own["words"] == "algo=local_sgd algo.interval=3 lr_scale=2.0"
     assert own["config"]["interval"] == 3
-    assert own["trial_steps"] == [30, 30, math.inf, math.inf]
-    assert own["steps"] == [[10, 20], [20, 20], [20, math.inf], [20, math.inf]]
+    assert own["trial_steps"] == [29.83, 30, math.inf, math.inf]
+    assert own["steps"] == [[10, 19.66], [10.83, 20], [11.25, math.inf], [11.5, math.inf]]
+
+
+def runs_of(*curves):
+    """A setting's runs of these accuracies, evaluated every ten steps."""
+    return [
+        Run(
+            folder=Path("unused"),
+            setting="",
+            seed=seed,
+            commit="",
+            rows=[
+                MetricsRow(kind="evaluation", step=10 * k, time_s=0.0, accuracy=accuracy)
+                for k, accuracy in enumerate(curve, start=1)
+            ],
+        )
+        for seed, curve in enumerate(curves)
+    ]
+
+
+STRAIGHT = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
+BENT = (0.1, 0.2, 0.6, 0.7, 0.8, 0.9)
+
+
+def test_the_error_of_steps_is_what_half_of_the_evaluations_make_of_them():
+    (bent,) = runs_of(BENT)
+    assert bent.steps_to(0.4) == 25
+    assert bent.steps_by_half(0.4) == [28.0, 22.0]  # after 20 and 40 steps; after 10 and 30
+    assert steps_error([runs_of(STRAIGHT, STRAIGHT, STRAIGHT)], 0.35) == 0
+    of_bent = pytest.approx(25 / 22 - 1, abs=1e-4)
+    assert steps_error([runs_of(BENT, BENT, STRAIGHT)], 0.4) == of_bent
+    assert steps_error([runs_of(STRAIGHT, STRAIGHT, BENT)], 0.4) == 0  # of a median seed
+    assert steps_error([runs_of(STRAIGHT), runs_of(BENT)], 0.4) == of_bent  # the worst setting's
+
+
+def test_where_half_of_the_evaluations_miss_it_the_error_is_their_spacing():
+    peak = (0.1, 0.2, 0.3, 0.8, 0.3, 0.3)
+    assert steps_error([runs_of(peak)], 0.5) == pytest.approx(40 / 30 - 1, abs=1e-4)
+
+
+def test_what_is_there_by_the_first_evaluation_may_have_been_there_at_any_time():
+    early = (0.5, 0.6, 0.7)
+    assert steps_error([runs_of(STRAIGHT), runs_of(early, early, STRAIGHT)], 0.45) == math.inf
+    assert steps_error([runs_of(early, STRAIGHT, STRAIGHT)], 0.45) == 0
+
+
+def test_settings_that_mostly_miss_it_have_no_error():
+    missed = runs_of(BENT, STRAIGHT, (), STRAIGHT)
+    assert steps_error([missed], 0.7) == steps_error([], 0.7) == 0
+    assert missed[2].steps_to(0.7) == math.inf
 
 
 def test_a_setting_that_was_no_trial_is_refused(tmp_path):

@@ -159,6 +159,17 @@ def test_times_are_those_of_the_simulated_app(algo, tmp_path):
     assert (times_s(sent, job, steps) <= own_s * (1 + 1e-9)).all()
 
 
+@pytest.mark.parametrize("algo", ["allreduce", "local_sgd", "post_local_sgd"])
+def test_within_a_step_time_goes_on_in_proportion(algo):
+    """Also within the first, within one after steps of another kind, and within a later period."""
+    whole = np.arange(0.0, 400.0)
+    at_s = times_by(sent_of_first(algo, 8), JOB, whole, Setting(num_buckets=1, is_halving=False))
+    assert at_s[0] == 0 and (np.diff(at_s) > 0).all()
+    between = np.array([0.25, 6.5, 99.75, 100.5, 350.125])
+    own_s = times_by(sent_of_first(algo, 8), JOB, between, Setting(num_buckets=1, is_halving=False))
+    assert own_s == pytest.approx(np.interp(between, whole, at_s), rel=1e-12)
+
+
 @pytest.mark.parametrize(
     "algorithm",
     [AllReduce(), CompressedAllReduce(compressor=MinMaxUInt8()), LowPrecisionDecentralized()],

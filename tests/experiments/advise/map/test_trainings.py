@@ -1,6 +1,3 @@
-import math
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -26,18 +23,3 @@ def test_each_setting_was_chosen_and_harder_goals_take_no_fewer_steps(trained):
         assert (steps[1:] >= steps[:-1]).all()
         assert own.words.startswith("algo=")
         assert values_of(own.words.split())["algo"] == own.algo
-
-
-def test_spacing_covers_every_ratio_of_true_steps():
-    """Whoever is recorded after k evaluations got there after more than k - 1 of them."""
-    own = load()[1][0]
-    (training, *_) = own.trainings
-
-    def spacing(steps):
-        few = replace(training, steps=((float(steps),) * len(own.seeds),))
-        return replace(own, eval_every=4, trainings=(few,)).spacing(0)
-
-    assert (1 + spacing(8)) == pytest.approx(8 / (8 - 4))
-    assert (1 + spacing(40)) == pytest.approx(40 / (40 - 4))
-    assert spacing(4) == math.inf
-    assert spacing(math.inf) == 0
