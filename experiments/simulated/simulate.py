@@ -144,6 +144,7 @@ def on_all_cores(
 
     def with_threads(report: Callable[[Row], None]) -> Answer:
         torch.set_num_threads(threads)
+        gc.freeze()  # what was imported: to look through it takes as long as a step
         return work(report)
 
     return run_in_child_reporting(with_threads, on_row, expected=(DivergedError,))

@@ -183,8 +183,11 @@ def _ways(plan: Plan, data: TaskData, threads: int) -> tuple[list[Way], dict[str
         )
     if min(threads, plan.workers) == 1:  # then they are the same as those before them
         ways = [way for way in ways if _ALONE.get(way) not in ways]
-    elif "shares" in ways and "loop" in ways:
+        return ways, refused
+    if "shares" in ways and "loop" in ways:
         ways.remove("loop")  # a thread for each worker wastes less
+    if "parts" in ways and "vmap" in ways and plan.workers >= threads:
+        ways.remove("vmap")  # which would be the faster for workers that leave cores without any
     return ways, refused
 
 

@@ -2,6 +2,7 @@
 
 import inspect
 from dataclasses import replace
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from hydra.utils import get_object
 from omegaconf import OmegaConf
+from torch import nn
 
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
@@ -22,6 +24,7 @@ from experiments.plan.limits.of_models import (
 from experiments.plan.messages import choices
 from experiments.plan.model_check import check_model
 from experiments.plan.part import make_part
+from experiments.plan.plan import Plan
 from experiments.tasks.base import Split, TaskData
 from host.conf import PACKAGED
 from host.errors import UserError
@@ -70,18 +73,33 @@ def names_of(task: str, own: dict[str, list[str]]) -> list[str]:
     return [f"task={task}", *own.get(task, [])]
 
 
+@pytest.fixture(scope="module")
+def planned(own):
+    """The plan of a task, whose pictures are of a size, and its data; made once for all models."""
+
+    @cache
+    def of(task: str, size: int) -> tuple[Plan, TaskData]:
+        sized = [f"task.size={size}"] if task == "image_folder" else []
+        plan = make_plan(with_model([*names_of(task, own), *sized], ["model=mlp"]), Path("unused"))
+        split = Split(*STORED[task]) if task in STORED else None
+        return plan, plan.load_data() if split is None else TaskData(split, split, split)
+
+    return of
+
+
+@pytest.fixture
+def weights_of_ones(monkeypatch):
+    """Nobody looks at weights here, and to draw those of large models takes seconds."""
+    for name in ("normal_", "uniform_", "trunc_normal_", "kaiming_uniform_", "kaiming_normal_"):
+        monkeypatch.setattr(nn.init, name, lambda tensor, *_, **__: nn.init.ones_(tensor))
+
+
+@pytest.mark.usefixtures("weights_of_ones")
 @pytest.mark.parametrize("model", CLASSES)
-def test_a_model_takes_the_examples_of_the_tasks_that_are_said(model, own):
+def test_a_model_takes_the_examples_of_the_tasks_that_are_said(model, own, planned):
     trained = {}
     for task in [*STORED, *own]:
-        words = names_of(task, own)
-        size = [f"task.size={LARGE.get(model, 32)}"] if task == "image_folder" else []
-        plan = make_plan(with_model([*words, *size], ["model=mlp"]), Path("unused"))
-        if task in STORED:
-            split = Split(*STORED[task])
-            data = TaskData(split, split, split)
-        else:
-            data = plan.load_data()
+        plan, data = planned(task, LARGE.get(model, 32) if task == "image_folder" else 0)
         number = plan.task.num_classes
         given = [f"model={model}", *SMALL.get(model, []), *outputs(model, number, task)]
         key = " ".join(given)

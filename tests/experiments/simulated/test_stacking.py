@@ -84,6 +84,15 @@ def test_what_is_asked_for_is_taken_and_the_rest_is_measured(tmp_path):
     assert "of 2: vmap" in str(choice)
 
 
+@pytest.mark.parametrize(
+    ("threads", "ways"), [(2, {"parts", "shares"}), (3, {"vmap", "parts", "shares"})]
+)
+def test_by_vmap_is_measured_where_parts_leave_cores_without_a_worker(tmp_path, threads, ways):
+    plan = plan_of(tmp_path)
+    torch.set_num_threads(threads)
+    assert plan.workers == 2 and set(choose_stacking(plan, plan.task.load()).seconds) == ways
+
+
 def test_a_model_is_computed_only_in_ways_that_do(tmp_path):
     plan = plan_of(tmp_path)
     data = plan.task.load()
