@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import torch
@@ -32,7 +33,7 @@ from experiments.training.metrics import MetricsRow
 from experiments.training.pace import MakePace, Pace, Together
 from experiments.training.result import DivergedError, Result
 from experiments.training.step import Step, make_step
-from host.errors import UserError
+from host.errors import UserError, first_line
 
 
 def train(
@@ -163,7 +164,8 @@ class _State:
         saved, step = own.to_resume(plan.resume_step)
         state = saved.load(step)
         go_on_alike(state, plan, self.model)
-        self.model.load_state_dict(state["model"])
+        with _told_of_another_model(plan.resume):
+            self.model.load_state_dict(state["model"])
         self.take_step.optimizer.load_state_dict(state["optimizer"])
         self.take_step.load_state_dict(state["step"])
         if saved.num_processes == own.num_processes:
@@ -191,6 +193,19 @@ class _State:
             if not torch.equal(x, value):
                 x.copy_(value)
         generators.load_state_dict(drawn, device)
+
+
+@contextmanager
+def _told_of_another_model(folder: Path) -> Iterator[None]:
+    """Raises `UserError` for weights of other names or shapes, such as an older version's."""
+    try:
+        yield
+    except RuntimeError as error:
+        said = str(error).replace('"', "").split("\n\t")[1:2] or [first_line(error)]
+        raise UserError(
+            f"resume={folder}: the model of its checkpoint is not this one ({shorten(*said, 120)}). "
+            "Go on with the code that wrote it, or begin anew"
+        ) from error
 
 
 def _checkpoints(run: Path, communicator: Communicator) -> Checkpoints:

@@ -361,6 +361,25 @@ def test_what_cannot_be_is_refused_in_a_sentence(words, complaint, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("backend", ["gloo", "sim"])
+def test_a_checkpoint_of_another_model_is_refused_in_a_sentence(backend, tmp_path):
+    """As one is that an older version wrote, or the same code of the user before a change."""
+    run = tmp_path / "run"
+    words = ("algo=allreduce", *SMALL, f"backend={backend}", "max_steps=4", "eval_every=4")
+    ended = app.run(*words, "checkpoint_every=2", f"hydra.run.dir={run}")
+    assert ended.returncode == 0, ended.stderr
+    shutil.rmtree(run / "checkpoints" / "step_00000004")
+    for file in (run / "checkpoints" / "step_00000002").glob("*.pt"):
+        state = torch.load(file, weights_only=True)
+        state["model"] = {f"another.{name}": x for name, x in state["model"].items()}
+        torch.save(state, file)
+    ended = app.run(f"resume={run}", f"hydra.run.dir={tmp_path / 'resumed'}")
+    assert ended.returncode == 2
+    (line,) = (line for line in ended.stderr.splitlines() if "resume=" in line)
+    assert "the model of its checkpoint is not this one (Missing key(s) in state_dict: " in line
+    assert line.endswith("Go on with the code that wrote it, or begin anew")
+
+
 @pytest.mark.parametrize(
     ("algo", "state", "what"),
     [
