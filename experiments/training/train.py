@@ -201,10 +201,10 @@ def _told_of_another_model(folder: Path) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        said = str(error).replace('"', "").split("\n\t")[1:2] or [first_line(error)]
+        [said] = str(error).replace('"', "").split("\n\t")[1:2] or [first_line(error)]
         raise UserError(
-            f"resume={folder}: the model of its checkpoint is not this one ({shorten(*said, 120)}). "
-            "Go on with the code that wrote it, or begin anew"
+            f"resume={folder}: the model of its checkpoint is not this one "
+            f"({shorten(said, 120)}). Go on with the code that wrote it, or begin anew"
         ) from error
 
 
