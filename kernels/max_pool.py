@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from kernels.jit import jit
+from kernels.shared.pooling_cpu import largest
 from kernels.threads import share
 
 _ZERO = np.float32(0)
-_LOWER = np.uint8(2)
 _FLOAT32 = (torch.float32,)
 
 
@@ -53,12 +53,8 @@ def _pool(images, pooled, places, first, last):
             for j in range(pooled.shape[2]):
                 a, b = images[plane, 2 * i, 2 * j], images[plane, 2 * i, 2 * j + 1]
                 c, d = images[plane, 2 * i + 1, 2 * j], images[plane, 2 * i + 1, 2 * j + 1]
-                b_wins = (b > a) | (b != b)
-                d_wins = (d > c) | (d != d)
-                upper, lower = b if b_wins else a, d if d_wins else c
-                lower_wins = (lower > upper) | (lower != lower)
-                pooled[plane, i, j] = lower if lower_wins else upper
-                places[plane, i, j] = _LOWER + np.uint8(d_wins) if lower_wins else np.uint8(b_wins)
+                pooled[plane, i, j], place = largest(a, b, c, d)
+                places[plane, i, j] = np.uint8(place)
 
 
 @jit("void(float32[:, :, ::1], uint8[:, :, ::1], float32[:, :, ::1], int64, int64)", of=_FLOAT32)

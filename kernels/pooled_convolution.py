@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from kernels.jit import jit
+from kernels.shared.pooling_cpu import largest
 from kernels.threads import share
 
-_LOWER = np.int32(2)
 _FLOAT32 = (torch.float32,)
 
 
@@ -63,7 +63,7 @@ def _pool_convolved(framed, weights, pooled, places, first, last):
     # Rows lie behind each other, borders and all: long loops, of which borders are a small part.
     count = 2 * half_height * pitch
     convolved = np.zeros(count + pitch, np.float32)
-    largest, largest_at = np.empty(count // 2, np.float32), np.empty(count // 2, np.int32)
+    found, found_at = np.empty(count // 2, np.float32), np.empty(count // 2, np.int32)
     for item in range(first, last):
         group, image = item // images, item % images
         for out in range(weights.shape[1]):
@@ -82,16 +82,11 @@ def _pool_convolved(framed, weights, pooled, places, first, last):
             below = convolved[pitch:]
             for i in range(count // 2):
                 a, b, c, d = convolved[2 * i], convolved[2 * i + 1], below[2 * i], below[2 * i + 1]
-                b_wins = (b > a) | (b != b)
-                d_wins = (d > c) | (d != d)
-                upper, lower = b if b_wins else a, d if d_wins else c
-                lower_wins = (lower > upper) | (lower != lower)
-                largest[i] = lower if lower_wins else upper
-                largest_at[i] = _LOWER + np.int32(d_wins) if lower_wins else np.int32(b_wins)
+                found[i], found_at[i] = largest(a, b, c, d)
             for i in range(half_height):
                 for j in range(half_width):
-                    pooled[image, group, out, i, j] = largest[i * pitch + j]
-                    places[image, group, out, i, j] = np.uint8(largest_at[i * pitch + j])
+                    pooled[image, group, out, i, j] = found[i * pitch + j]
+                    places[image, group, out, i, j] = np.uint8(found_at[i * pitch + j])
 
 
 @jit(

@@ -15,25 +15,6 @@ from torch.nn import functional
 from bagua_algos.worker_axis.linear import in_front
 
 
-def is_by_hand(
-    input: Tensor,
-    running_mean: Tensor | None,
-    running_var: Tensor | None,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-) -> bool:
-    """Whether such a layer is computed by hand: on a CPU where everything is the workers' own, but
-    not under autocast, where torch knows what to cast.
-    """
-    given = [x for x in (input, running_mean, running_var, weight, bias) if x is not None]
-    device = input.device.type
-    is_plain = device == "cpu" and not torch.is_autocast_enabled(device)
-    return is_plain and input.dim() > 1 and all(map(is_batchedtensor, given))
-
-
 def batch_norm(
     input: Tensor,
     running_mean: Tensor | None,
@@ -44,11 +25,17 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """As `torch.nn.functional.batch_norm`, within `vmap` alone; running statistics are changed in
-    place.
+    """As `torch.nn.functional.batch_norm`; running statistics are changed in place.
+
+    By hand on a CPU, within `vmap`, where everything is the workers' own, but not under autocast,
+    where torch knows what to cast.
     """
     tensors = input, running_mean, running_var, weight, bias
-    return _BatchNorm.apply(*tensors, training, momentum, eps)
+    device = input.device.type
+    is_plain = device == "cpu" and not torch.is_autocast_enabled(device) and input.dim() > 1
+    if is_plain and all(is_batchedtensor(x) for x in tensors if x is not None):
+        return _BatchNorm.apply(*tensors, training, momentum, eps)
+    return functional.batch_norm(*tensors, training, momentum, eps)
 
 
 class _BatchNorm(torch.autograd.Function):

@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from bagua_algos.worker_axis import batch_norm, linear
+from bagua_algos.worker_axis.batch_norm import batch_norm
+from bagua_algos.worker_axis.linear import is_by_hand, linear
 
 
 class LayersByHand(TorchFunctionMode):
@@ -26,10 +27,10 @@ class LayersByHand(TorchFunctionMode):
     ) -> Any:
         """As torch calls it."""
         kwargs = kwargs or {}
-        if func is functional.linear and linear.is_by_hand(*args, **kwargs):
-            return linear.linear(*args, **kwargs)
-        if func is functional.batch_norm and batch_norm.is_by_hand(*args, **kwargs):
-            return batch_norm.batch_norm(*args, **kwargs)
+        if func is functional.linear and is_by_hand(*args, **kwargs):
+            return linear(*args, **kwargs)
+        if func is functional.batch_norm:
+            return batch_norm(*args, **kwargs)
         if func is functional.embedding:
             return _embedding(*args, **kwargs)
         return func(*args, **kwargs)

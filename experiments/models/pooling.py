@@ -9,6 +9,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 from torch.nn.grad import conv2d_input
 
+from bagua_algos.worker_axis.linear import in_front
+
 
 class HalvingMaxPool2d(nn.MaxPool2d):
     """`nn.MaxPool2d(2)`: images [..., h, w] to [..., h // 2, w // 2].
@@ -146,7 +148,7 @@ class _PoolConvolved(torch.autograd.Function):
     ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
         """Workers are further groups; of the outputs their axis is the second."""
         images_w, weights_w = (
-            x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
+            in_front(x, dim, info.batch_size)
             for x, dim in zip((images, weights), in_dims, strict=True)
         )
         groups = (info.batch_size, images_w.shape[1])

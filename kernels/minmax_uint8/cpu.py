@@ -27,11 +27,10 @@ def compress(chunks: Tensor, payload: Tensor) -> None:
     ranges, headers = _room(x)
     if num_pieces(x.shape[1]) == 1:
         share_pieces(_encode_whole, (x, ranges, headers, codes), x.shape)
+        _frame(x, headers, codes)
     else:
         share_pieces(_find_ranges, (x, ranges), x.shape)
-        _make_headers(ranges, headers)
-        share_pieces(_encode, (x, headers, codes), x.shape)
-    _frame(x, headers, codes)
+        _encode_all(x, ranges, headers, codes)
 
 
 def decompress(payload: Tensor, chunks: Tensor) -> None:
@@ -55,9 +54,7 @@ def average(payloads: Tensor, n: int, payload: Tensor) -> None:
     ranges, headers = _room(means)
     arguments = (_read_headers(codes), codes, means, ranges)
     share_pieces(_decode_mean_and_range, arguments, means.shape)
-    _make_headers(ranges, headers)
-    share_pieces(_encode, (means, headers, payload.numpy()), means.shape)
-    _frame(means, headers, payload.numpy())
+    _encode_all(means, ranges, headers, payload.numpy())
 
 
 def _room(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -69,6 +66,14 @@ def _room(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _read_headers(payloads: np.ndarray) -> np.ndarray:
     """float32 `[..., 2]`, copied, for a payload may start at any address."""
     return np.ascontiguousarray(payloads[..., :_CODES]).view(np.float32)
+
+
+def _encode_all(
+    x: np.ndarray, ranges: np.ndarray, headers: np.ndarray, payload: np.ndarray
+) -> None:
+    _make_headers(ranges, headers)
+    share_pieces(_encode, (x, headers, payload), x.shape)
+    _frame(x, headers, payload)
 
 
 def _frame(x: np.ndarray, headers: np.ndarray, payload: np.ndarray) -> None:
