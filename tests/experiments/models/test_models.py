@@ -291,13 +291,27 @@ def test_the_top_of_minilm_on_what_is_below_is_minilm(capsys):
     assert sum(p.numel() for p in top.parameters()) == 1_775_234
 
 
-def test_stacked_tops_of_minilm_are_computed_at_once():
+def test_stacked_tops_of_minilm_are_computed_one_after_the_other():
     skip_without_minilm()
     net, x = MiniLMTop(), torch.randn(2, 5, 384)  # in training mode: it has no dropout
-    assert why_not_stacked(net, x) is None
-    rows = StackedModel(net, 2, stacking=Stacking(way="vmap"))(torch.stack([x, x.flip(0)]))
+    assert why_not_stacked(net, x) is not None
+    rows = StackedModel(net, 2, stacking=Stacking(way="loop"))(torch.stack([x, x.flip(0)]))
     torch.testing.assert_close(rows[0], net(x))
     torch.testing.assert_close(rows[1], rows[0].flip(0))
+
+
+def test_the_top_of_minilm_learns_from_tokens_alone():
+    skip_without_minilm()
+    net = MiniLMTop()
+    x = torch.randn(3, 6, 384)
+    x[0, 2:] = 0
+    x[2] = 0  # a text without a token
+    x.requires_grad_()
+    (grad,) = torch.autograd.grad(net(x).square().sum(), x)
+    assert (grad[0, :2] != 0).all() and (grad[1] != 0).all()
+    assert (grad[0, 2:] == 0).all() and (grad[2] == 0).all()
+    by_library = net.layer(x[:1, :2], None).mean(1)
+    torch.testing.assert_close(net(x[:1]), net.classifier(by_library))
 
 
 def sentences(*texts: str) -> list[float]:
