@@ -203,6 +203,12 @@ class Communicator(Averager, Protocol):
         """
         ...
 
+    def exchange_rows(self, x_w: Tensor, peers: Sequence[int]) -> Sequence[Tensor]:
+        """`exchange`, as a tensor `[...]` for each of w workers. Read them before `x` changes, do
+        not write to them: those of simulated workers are rows of `x`.
+        """
+        ...
+
 
 Nodes = tuple[tuple[int, ...], ...]
 """The workers of each node."""

@@ -11,6 +11,7 @@ Shape suffixes: w workers held here, N who take part in all, p of them held here
 bucket, c of a chunk.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -154,9 +155,17 @@ def mix(
 def _mix(x_pn: Tensor, mixing: Mixing, communicator: Communicator) -> Tensor:
     mixed_pn = of_held(mixing.self_weights, communicator, x_pn) * x_pn
     for exchange in mixing.exchanges:
-        arrived_pn = communicator.exchange(x_pn, exchange.peers)
-        mixed_pn += of_held(exchange.weights, communicator, x_pn) * arrived_pn
+        rows = communicator.exchange_rows(x_pn, exchange.peers)
+        _add_weighted_(mixed_pn, rows, exchange.weights, communicator)
     return mixed_pn
+
+
+def _add_weighted_(
+    total_pn: Tensor, rows: Iterable[Tensor], weights: Sequence[float], communicator: Communicator
+) -> None:
+    """Add to each party's total its row `[n]`, times the party's weight, by one pass each."""
+    for total_n, row_n, rank in zip(total_pn, rows, communicator.ranks, strict=True):
+        total_n.add_(row_n, alpha=weights[rank])
 
 
 @kept
@@ -203,7 +212,7 @@ def compressed_mix_(
     def exchange_codes_(x_pn: Tensor, parties: Communicator) -> None:
         averaged = of_held(mixing.self_weights, parties, own) * own
         for exchange, neighbour in zip(mixing.exchanges, replicas.neighbours, strict=True):
-            averaged += of_held(exchange.weights, parties, own) * neighbour
+            _add_weighted_(averaged, neighbour, exchange.weights, parties)
         change = (x_pn - own) + among.pace(own) * (averaged - own)
         payload = compressor.compress(change, _draws(draw, parties)[0])
         own.add_(compressor.decompress(payload, x_pn.shape[1]))

@@ -84,12 +84,15 @@ class StackedCommunicator(Workers):
 
     def exchange(self, x_w: Tensor, peers: Sequence[int]) -> Tensor:
         """Return `y[N, ...]` with `y[peers[r]] = x[r]`; `ValueError` for no permutation."""
+        return torch.stack(self.exchange_rows(x_w, peers))
+
+    def exchange_rows(self, x_w: Tensor, peers: Sequence[int]) -> list[Tensor]:
+        """Those of `exchange`, which are rows of `x[N, ...]` in another order."""
         check_permutation(peers, self.world_size)
         self._check("exchange", x_w)
         self._report("exchange", x_w, tuple(peers))
-        y_w = torch.empty_like(x_w)
-        y_w[list(peers)] = x_w
-        return y_w
+        sources = dict(zip(peers, x_w.unbind(0), strict=True))
+        return [sources[rank] for rank in range(self.world_size)]
 
     def _part(self, part: Sequence[int]) -> Part:
         communicator = StackedCommunicator(len(part), Relay(self), self.clock)

@@ -1,6 +1,6 @@
 """The common part of all communicators: the numbers of the workers, the nodes, the observer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from torch import Tensor
@@ -82,6 +82,10 @@ class Workers(Communicator):
     ) -> None:
         """Raise `ValueError`, where there are no connections."""
         raise ValueError(f"{type(self).__name__} has no connections to choose between")
+
+    def exchange_rows(self, x_w: Tensor, peers: Sequence[int]) -> Sequence[Tensor]:
+        """The rows of what arrives."""
+        return self.exchange(x_w, peers).unbind(0)
 
     def _check(
         self, name: str, x_w: Tensor, *, averages: bool = False, for_each: bool = False

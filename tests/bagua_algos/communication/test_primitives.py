@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from bagua_algos.communication.communicator import check_permutation
+from bagua_algos.communication.loopback import LoopbackCommunicator
 from bagua_algos.communication.primitives import Residuals, compressed_all_reduce_mean_
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.compressors.compressor import ErrorFeedback
@@ -105,6 +106,16 @@ def test_error_feedback_forgets_a_gradient_that_overflowed():
 def test_an_exchange_that_is_no_permutation_is_refused(peers):
     with pytest.raises(ValueError, match=r"permutation of 0\.\.3"):
         check_permutation(peers, 4)
+
+
+@pytest.mark.parametrize("kind", [StackedCommunicator, LoopbackCommunicator])
+def test_rows_of_an_exchange_are_those_that_arrive_and_are_sent_once(kind):
+    communicator = kind(3, Recorder())
+    x_wn = torch.randn(len(communicator.ranks), 5)
+    rows = communicator.exchange_rows(x_wn, (1, 2, 0))
+    [operation] = communicator.observer.operations
+    assert (operation.name, operation.num_bytes, operation.peers) == ("exchange", 20, (1, 2, 0))
+    assert torch.stack(list(rows)).equal(communicator.exchange(x_wn, (1, 2, 0)))
 
 
 def test_a_world_without_workers_is_refused():
