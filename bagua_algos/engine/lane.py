@@ -8,12 +8,16 @@ GIL.
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 
 import torch
 
 from bagua_algos.communication.communicator import CommunicationError, Communicator, named_workers
 from bagua_algos.communication.threads.job_thread import JobThread
+
+_SLICES = 20
+"""In which a job is waited for."""
 
 
 class CommunicationLane:
@@ -83,14 +87,14 @@ class CommunicationLane:
         while self._pending:
             label, future = self._pending.popleft()
             try:
-                future.result(self._timeout_s)
-            except TimeoutError as error:
-                awaited = self.communicator.awaited
-                self.failure = CommunicationError(
-                    f"{label} has not finished within {self._timeout_s:g} s"
-                    + (f": it waits for {named_workers(awaited)}" if awaited else "")
-                )
-                raise self.failure from error
+                if not _ends(future, self._timeout_s):
+                    awaited = self.communicator.awaited
+                    self.failure = CommunicationError(
+                        f"{label} has not finished within {self._timeout_s:g} s"
+                        + (f": it waits for {named_workers(awaited)}" if awaited else "")
+                    )
+                    raise self.failure
+                future.result()
             except KeyboardInterrupt:
                 self.failure = CommunicationError(f"the wait for {label} was interrupted")
                 raise
@@ -128,6 +132,17 @@ class CommunicationLane:
         except BaseException as error:
             self.failure = error
             raise
+
+
+def _ends(future: Future[None], limit_s: float) -> bool:
+    """Whether it ends within so long. A time in which this process was suspended (Ctrl-Z, a machine
+    that slept) counts as one of `_SLICES` at most, for the job stood still, too.
+    """
+    for _ in range(_SLICES):
+        with suppress(TimeoutError):
+            future.exception(limit_s / _SLICES)
+            return True
+    return False
 
 
 def _succeeded(future: Future[None]) -> bool:

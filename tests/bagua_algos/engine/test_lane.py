@@ -1,5 +1,8 @@
 import gc
+import os
+import signal
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future
@@ -11,6 +14,7 @@ from bagua_algos.communication.communicator import CommunicationError
 from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.communication.threads import job_thread
 from bagua_algos.engine.lane import CommunicationLane
+from host.processes import fork
 from tests.bagua_algos.fake_cuda import DEVICE, FakeCuda
 
 
@@ -125,7 +129,7 @@ def test_an_interrupted_wait_ends_the_lane(monkeypatch):
     release, ran = threading.Event(), []
     lane.submit("the slow one", release.wait)
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(Future, "result", interrupted)
+        patched.setattr(Future, "exception", interrupted)
         lane.wait()
     release.set()
     lane.submit("another", lambda: ran.append("another"))
@@ -261,3 +265,29 @@ def test_the_end_of_the_process_calls_what_a_lane_was_given_for_it(monkeypatch):
     lane.at_end(lambda: said.append("before"), lambda until_s: said.append("after"))
     job_thread._leave_all()
     assert said == ["before", "after"]
+
+
+def test_a_process_that_was_suspended_has_not_waited_meanwhile():
+    """As by Ctrl-Z, or on a machine that slept."""
+
+    def work() -> int:
+        lane = CommunicationLane(StackedCommunicator(1), torch.device("cpu"), timeout_s=2)
+        lane.submit("a job", lambda: [time.sleep(0.02) for _ in range(50)] and None)
+        lane.wait()
+        return 0
+
+    child = fork(work)
+    time.sleep(0.3)
+    os.kill(child, signal.SIGSTOP)
+    time.sleep(2.5)
+    os.kill(child, signal.SIGCONT)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_what_a_job_raises_is_raised_though_it_is_called_a_timeout(lane):
+    def job() -> None:
+        raise TimeoutError("of its own")
+
+    lane.submit("a job", job)
+    with pytest.raises(TimeoutError, match="of its own"):
+        lane.wait()
