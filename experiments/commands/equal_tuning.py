@@ -49,12 +49,15 @@ def main() -> int:
     arguments = _parser().parse_args()
     if arguments.command == "run":
         check_folder(arguments.runs, "--runs")
+        if arguments.at_once is not None and arguments.at_once < 1:
+            raise UserError(f"--at-once must be at least 1, got {arguments.at_once}")
         with commands.importing():
             from experiments.advise.tuning.draws import load_settings
-            from experiments.advise.tuning.settings_runs import run_all, runs_of
+            from experiments.advise.tuning.settings_runs import fitting, run_all, runs_of
         settings = load_settings(arguments.settings)
         runs = list(runs_of(settings, arguments.words, arguments.nets, arguments.seeds))
-        run_all(runs[::-1] if arguments.from_the_end else runs, arguments.runs)
+        at_once = arguments.at_once
+        run_all(runs, arguments.runs, fitting(runs, arguments.runs) if at_once is None else at_once)
         return 0
     if arguments.trials < 1:
         raise UserError(f"--trials must be at least 1, got {arguments.trials}")
@@ -177,7 +180,10 @@ def _add_run(parser: Parser) -> None:
     parser.add_argument("--runs", type=Path, required=True, help="the folder of their records")
     parser.add_argument("--nets", type=_listed, required=True, help="networks, with commas")
     parser.add_argument(
-        "--from-the-end", action="store_true", help="so that a second process meets the first one"
+        "--at-once",
+        type=int,
+        metavar="N",
+        help="trainings side by side; default: one on each core, within memory",
     )
     parser.add_argument("--seeds", type=_seeds, required=True, help="seeds, with commas")
 

@@ -9,22 +9,30 @@ simulation takes to replay one.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 from omegaconf import DictConfig, OmegaConf, read_write
 
+from experiments.advise.side_by_side import side_by_side
 from experiments.advise.tuning.draws import Settings
 from experiments.plan.compose import compose_with_hydra, of_app
+from experiments.plan.factory import make_plan
 from experiments.plan.identity import config_text, identity, plain
 from experiments.plan.overrides import read_word, values_of
 from experiments.runs.folder_lock import HeldError, hold
 from experiments.runs.run import run
+from experiments.runs.side_by_side import jobs_at_once
 from experiments.runs.study import Standing, clear, read_record
+from experiments.simulated.memory import fitting_at_once
 from host.commands import check_stop, say
+from host.cores import usable_cores
 from host.errors import Failure, UserError
 from host.remaining import Work
 from host.words import counted
@@ -75,43 +83,109 @@ def _one(config: dict[str, Any], contestant: str, words: tuple[str, ...]) -> Set
     return SettingRun(config=config, words=words, name=name)
 
 
-def run_all(runs: Sequence[SettingRun], root: Path) -> None:
+class _Ended(NamedTuple):
+    """A run by its name, and how it ended; None: another process runs it."""
+
+    name: str
+    status: str | None
+
+
+def run_all(runs: Sequence[SettingRun], root: Path, at_once: int = 1) -> None:
     """Run what is not done yet, each in a folder below `root`; what another process runs is left to
-    it.
+    it. With several `at_once` those of one training are in one child, with its share of the cores;
+    what they say beside errors is not said.
 
     Raises `Failure` at the end where some have failed.
     """
-    failed, left = [], _Left(runs, root)
-    for one in runs:
-        check_stop()
-        try:
-            with hold(root / one.name):
-                status = _run(one, root)
-        except HeldError:
-            continue
-        except UserError as error:
-            status = f"was refused: {error}"
-        if status not in ("completed", "diverged"):
-            failed.append(f"{one.name} {status}")
-        left.tell(one)
+    failed, left = [], _Left(runs, root, at_once)
+
+    def take(ended: Iterable[_Ended]) -> None:
+        for name, status in ended:
+            if status is None:
+                continue
+            if status not in ("completed", "diverged"):
+                failed.append(f"{name} {status}")
+            left.tell(name)
+
+    if at_once == 1:
+        for one in runs:
+            check_stop()
+            take([_run_if_free(one, root)])
+    else:
+        groups = by_training([one for one in runs if left.is_open(one)])
+        works = [partial(_in_child, group, root) for group in groups]
+        side_by_side(works, at_once, take)
     if failed:
         raise Failure(f"{counted(len(failed), 'run')} failed, the first one: {failed[0]}")
+
+
+def by_training(runs: Sequence[SettingRun]) -> list[list[SettingRun]]:
+    """Those together that differ in their networks alone."""
+    groups: dict[tuple[str, ...], list[SettingRun]] = {}
+    for one in runs:
+        words = tuple(word for word in one.words if not read_word(word).is_of("net"))
+        groups.setdefault(words, []).append(one)
+    return list(groups.values())
+
+
+def fitting(runs: Sequence[SettingRun], root: Path) -> int:
+    """How many of those that are not done may run at once here: one on each core, where workers are
+    simulated, and as many as memory is for, by a run of each algorithm.
+    """
+    torch.set_num_threads(1)  # a pool of threads would not survive the forks
+    at_once, seen = usable_cores(), set[tuple[str, int]]()
+    for one in runs:
+        key = one.config["names"]["algo"], one.config["workers"]
+        if at_once == 1 or key in seen or _is_done(root / one.name):
+            continue
+        seen.add(key)
+        config = OmegaConf.create(one.config)
+        at_once = min(at_once, jobs_at_once(config))
+        if at_once > 1:
+            with suppress(UserError):  # the run says it
+                plan = make_plan(config, root / one.name)
+                at_once = min(at_once, fitting_at_once(plan, plan.load_data()))
+    return at_once
+
+
+def _in_child(runs: Sequence[SettingRun], root: Path) -> list[_Ended]:
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
+        return [_run_if_free(one, root) for one in runs]
+
+
+def _run_if_free(one: SettingRun, root: Path) -> _Ended:
+    try:
+        with hold(root / one.name):
+            return _Ended(one.name, _run(one, root))
+    except HeldError:
+        return _Ended(one.name, None)
+    except UserError as error:
+        return _Ended(one.name, f"was refused: {error}")
 
 
 class _Left:
     """How many of the runs are done, here and by other processes, and how long the others take."""
 
-    def __init__(self, runs: Sequence[SettingRun], root: Path) -> None:
+    def __init__(self, runs: Sequence[SettingRun], root: Path, at_once: int) -> None:
         self._root, self._num_runs = root, len(runs)
         self._open = {one.name for one in runs if not _is_done(root / one.name)}
         self._new = {name for name in self._open if not (root / name).exists()}
         say(f"{counted(len(runs), 'run')}, {len(self._open)} to do")
         self._work = Work()
-        self._work.begin("runs", [1.0] * len(self._open))
+        self._at_once = at_once
+        self._work.begin("runs", [1.0] * len(self._open), at_once)
 
-    def tell(self, done: SettingRun) -> None:
-        """One of them is done. What others have begun since the beginning counts as done, too."""
-        gone = self._new.intersection(os.listdir(self._root)) | {done.name} & self._open
+    def is_open(self, one: SettingRun) -> bool:
+        """Whether it was not done when this was made, nor since."""
+        return one.name in self._open
+
+    def tell(self, name: str) -> None:
+        """One of them is done. What others have begun since the beginning counts as done, too,
+        where runs here are one after the other.
+        """
+        gone = {name} & self._open
+        if self._at_once == 1:
+            gone |= self._new.intersection(os.listdir(self._root))
         self._open -= gone
         self._new -= gone
         number = self._num_runs - len(self._open)

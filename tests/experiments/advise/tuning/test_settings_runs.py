@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from experiments.advise.tuning import settings_runs
-from experiments.advise.tuning.settings_runs import SettingRun, run_all, runs_of
+from experiments.advise.tuning.settings_runs import SettingRun, fitting, run_all, runs_of
 from experiments.plan.compose import compose_config
 from experiments.plan.identity import plain
 from experiments.runs.folder_lock import hold
@@ -35,6 +35,44 @@ def test_each_setting_runs_on_its_networks_by_one_training(tmp_path: Path, capsy
     run_all(runs[:2], tmp_path)
     assert capsys.readouterr().err == "2 runs, 0 to do\n"
     assert before == {file: file.stat().st_mtime_ns for file in tmp_path.rglob("summary.json")}
+
+
+def test_trainings_side_by_side_come_to_the_same_and_serve_their_networks(tmp_path, capfd):
+    runs = list(runs_of(SETTINGS, COMMON, ["none", "slow_tcp"], [3, 4]))
+    refused = list(runs_of({"c": ["algo=qsgd batch_size=100000"]}, COMMON, ["none"], [3]))
+    with (
+        hold(tmp_path / runs[-1].name),
+        pytest.raises(Failure, match=r"^1 run failed.* c_none_s3_"),
+    ):
+        run_all([*runs, *refused], tmp_path, at_once=2)
+    out, err = capfd.readouterr()
+    said = [line.partition("; ")[0] for line in err.splitlines()]
+    assert said == ["7 runs, 7 to do", *(f"run {number} of 7" for number in range(1, 7))]
+    assert out == ""
+    assert not (tmp_path / runs[-1].name / "summary.json").exists()
+    run_all(runs, tmp_path, at_once=2)
+    found = [app.summary(tmp_path / run.name) for run in runs]
+    trained = [None, runs[0].name, None, runs[2].name, None, None]
+    assert [summary["replayed_from"] for summary in found] == trained
+    run_all(runs[:1], tmp_path / "alone")
+    alone = app.summary(tmp_path / "alone" / runs[0].name)
+    assert alone["validation_loss"] == found[0]["validation_loss"]
+
+
+def test_as_many_run_at_once_as_cores_and_memory_are_for(tmp_path: Path, monkeypatch):
+    runs = list(runs_of(SETTINGS, COMMON, ["none"], [3]))
+    monkeypatch.setattr(settings_runs, "usable_cores", lambda: 8)
+    monkeypatch.setattr(settings_runs, "jobs_at_once", lambda config: 8)
+    fits = {"allreduce": 6, "local_sgd": 5}
+    monkeypatch.setattr(
+        settings_runs, "fitting_at_once", lambda plan, data: fits[plan.names["algo"]]
+    )
+    assert fitting(runs, tmp_path) == 5
+    run_all(runs[1:], tmp_path)
+    assert fitting(runs, tmp_path) == 6
+    real = list(runs_of(SETTINGS, [*COMMON[1:], "backend=gloo"], ["none"], [3]))
+    monkeypatch.undo()
+    assert fitting(real, tmp_path) == 1
 
 
 def test_what_another_process_has_run_counts_as_done(tmp_path: Path, capsys, monkeypatch):
