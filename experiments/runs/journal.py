@@ -76,11 +76,13 @@ def read_table(file: Path) -> pa.Table:
     Raises:
         OSError, ValueError, pyarrow.ArrowException: it is none.
     """
+    import pyarrow as pa
     from pyarrow import parquet
 
     check_regular(file)
-    # parquet.read_table() would make columns of a path such as .../algo=bytegrad/net=wan/...
-    with parquet.ParquetFile(file) as stored:
+    # Given a path, ParquetFile takes twice as long to find out what kind of place it is, and
+    # parquet.read_table() would make columns of .../algo=bytegrad/net=wan/...
+    with parquet.ParquetFile(pa.BufferReader(file.read_bytes())) as stored:
         names = stored.schema_arrow.names
         if len(set(names)) < len(names):
             raise ValueError("a column is there twice")
