@@ -271,7 +271,7 @@ def test_a_process_that_was_suspended_has_not_waited_meanwhile():
     """As by Ctrl-Z, or on a machine that slept."""
 
     def work() -> int:
-        lane = CommunicationLane(StackedCommunicator(1), torch.device("cpu"), timeout_s=2)
+        lane = CommunicationLane(StackedCommunicator(1), torch.device("cpu"), timeout_s=4)
         lane.submit("a job", lambda: [time.sleep(0.02) for _ in range(50)] and None)
         lane.wait()
         return 0
@@ -279,7 +279,7 @@ def test_a_process_that_was_suspended_has_not_waited_meanwhile():
     child = fork(work)
     time.sleep(0.3)
     os.kill(child, signal.SIGSTOP)
-    time.sleep(2.5)
+    time.sleep(4.5)
     os.kill(child, signal.SIGCONT)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
