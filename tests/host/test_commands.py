@@ -28,7 +28,9 @@ class Command:
     """`python -m ...` in a session of its own, as a terminal has it; says what it imports."""
 
     def __init__(self, words: str) -> None:
-        python = [sys.executable, "-W", "error", "-X", "importtime", "-u", "-m"]
+        # But for a module's file that Ctrl-C keeps importlib from closing; Python does so itself.
+        warned = ["-W", "error", "-W", "ignore:unclosed file:ResourceWarning"]
+        python = [sys.executable, *warned, "-X", "importtime", "-u", "-m"]
         self._process = subprocess.Popen(
             [*python, *words.split()],
             cwd=app.ROOT,
