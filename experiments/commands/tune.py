@@ -28,8 +28,8 @@ def main() -> int:
     if find_spec("optuna") is None:
         raise UserError("a search needs optuna: pip install 'relaxlab[tune]'")
     request = read_request(sys.argv[1:])
-    from experiments.advise.tuning.search import Search
-
+    with commands.importing():
+        from experiments.advise.tuning.search import Search
     show(Search(request).run())
     return 0
 

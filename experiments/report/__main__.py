@@ -11,6 +11,7 @@ import argparse
 import ast
 import os
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -29,6 +30,8 @@ IMPORTING, IMPORTING_S = "importing", 1.5
 
 BEGIN_S, RUN_S = 0.05, 1e-3
 """What reading takes: to begin, and a run."""
+
+_IMPORTED = ("pandas", "pyarrow.parquet", "experiments.report.data", "experiments.report.tables")
 
 EXTRA = ("itables", "jinja2", "vl_convert", "nbformat", "nbclient", "ipykernel")
 """What the page and the notebook need: the extra "report"."""
@@ -95,6 +98,9 @@ def main() -> int:
     _check(arguments)
     name = Path(arguments.dir).resolve().name
     out = Path("results/reports", name) if arguments.out is None else Path(arguments.out)
+    with commands.importing():  # also what is imported once there are runs to read
+        for module in _IMPORTED:
+            import_module(module)
     if arguments.tables is not None:
         return _tables(arguments.dir, arguments.tables, out)
     for file in report(arguments.dir, out, execute=arguments.execute):
