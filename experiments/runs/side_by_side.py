@@ -36,9 +36,16 @@ def check_side_by_side(runs: Iterable[StudyRun], launcher: DictConfig) -> None:
     """Raise `UserError` where joblib would run side by side what must not; other launchers have
     hosts of their own to share out.
     """
-    num_alone = sum(run.needs_host for run in runs)
-    if num_alone and launcher.get("n_jobs", 1) != 1:
+    if launcher.get("n_jobs", 1) != 1:
+        refuse_alone(sum(run.needs_host for run in runs), "set hydra.launcher.n_jobs=1")
+
+
+def refuse_alone(num_alone: int, advice: str) -> None:
+    """Raise `UserError`, with this advice, where so many runs that need this host would share it,
+    if they are any.
+    """
+    if num_alone:
         raise UserError(
             f"{num_alone} of the runs measure times, of which runs beside them on this host would "
-            "take some: set hydra.launcher.n_jobs=1, or simulate them by backend=sim"
+            f"take some: {advice}, or simulate them by backend=sim"
         )

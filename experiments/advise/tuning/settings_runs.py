@@ -28,7 +28,7 @@ from experiments.plan.identity import config_text, identity, plain
 from experiments.plan.overrides import read_word, values_of
 from experiments.runs.folder_lock import HeldError, hold
 from experiments.runs.run import run
-from experiments.runs.side_by_side import jobs_at_once
+from experiments.runs.side_by_side import jobs_at_once, needs_host, refuse_alone
 from experiments.runs.study import Standing, clear, read_record
 from experiments.simulated.memory import fitting_at_once
 from host.commands import check_stop, say
@@ -95,8 +95,12 @@ def run_all(runs: Sequence[SettingRun], root: Path, at_once: int = 1) -> None:
     it. With several `at_once` those of one training are in one child, with its share of the cores;
     what they say beside errors is not said.
 
-    Raises `Failure` at the end where some have failed.
+    Raises `UserError` for several at once that measure times here, before any runs, and `Failure`
+    at the end where some have failed.
     """
+    if at_once > 1:
+        num_alone = sum(needs_host(OmegaConf.create(one.config)) for one in runs)
+        refuse_alone(num_alone, "set --at-once 1")
     failed, left = [], _Left(runs, root, at_once)
 
     def take(ended: Iterable[_Ended]) -> None:

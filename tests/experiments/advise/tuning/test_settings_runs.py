@@ -9,7 +9,7 @@ from experiments.advise.tuning.settings_runs import SettingRun, fitting, run_all
 from experiments.plan.compose import compose_config
 from experiments.plan.identity import plain
 from experiments.runs.folder_lock import hold
-from host.errors import Failure
+from host.errors import Failure, UserError
 from tests import app
 
 COMMON = (
@@ -73,6 +73,8 @@ def test_as_many_run_at_once_as_cores_and_memory_are_for(tmp_path: Path, monkeyp
     real = list(runs_of(SETTINGS, [*COMMON[1:], "backend=gloo"], ["none"], [3]))
     monkeypatch.undo()
     assert fitting(real, tmp_path) == 1
+    with pytest.raises(UserError, match="2 of the runs measure times.* set --at-once 1, or"):
+        run_all(real, tmp_path, at_once=2)
 
 
 def test_what_another_process_has_run_counts_as_done(tmp_path: Path, capsys, monkeypatch):
