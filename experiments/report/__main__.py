@@ -11,7 +11,6 @@ import argparse
 import ast
 import os
 from collections.abc import Sequence
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -31,8 +30,6 @@ IMPORTING, IMPORTING_S = "importing", 1.5
 BEGIN_S, RUN_S = 0.05, 1e-3
 """What reading takes: to begin, and a run."""
 
-_IMPORTED = ("pandas", "pyarrow.parquet", "experiments.report.data", "experiments.report.tables")
-
 EXTRA = ("itables", "jinja2", "vl_convert", "nbformat", "nbclient", "ipykernel")
 """What the page and the notebook need: the extra "report"."""
 
@@ -49,10 +46,12 @@ def report(path: str | Path, out: str | Path, *, execute: bool = False) -> list[
     check_runs(path)
     work = Work({IMPORTING: IMPORTING_S})
     work.begin(IMPORTING)
-    from experiments.report import notebook as notebooks
-    from experiments.report.data import ReportData
-    from experiments.report.page.build import expected_s, make_page
+    with commands.importing():
+        import pyarrow.parquet  # noqa: F401  # which reading runs would import
 
+        from experiments.report import notebook as notebooks
+        from experiments.report.data import ReportData
+        from experiments.report.page.build import expected_s, make_page
     path, out = Path(path), Path(out)
     num_runs = num_folders(path)
     parts = {READING: BEGIN_S + RUN_S * num_runs} | expected_s(num_runs)
@@ -98,9 +97,6 @@ def main() -> int:
     _check(arguments)
     name = Path(arguments.dir).resolve().name
     out = Path("results/reports", name) if arguments.out is None else Path(arguments.out)
-    with commands.importing():  # also what is imported once there are runs to read
-        for module in _IMPORTED:
-            import_module(module)
     if arguments.tables is not None:
         return _tables(arguments.dir, arguments.tables, out)
     for file in report(arguments.dir, out, execute=arguments.execute):
@@ -121,8 +117,10 @@ def _check(arguments: argparse.Namespace) -> None:
 
 def _tables(path: str, names: Sequence[str], out: Path) -> int:
     check_runs(path)
-    from experiments.report import tables
+    with commands.importing():
+        import pyarrow.parquet  # noqa: F401  # which reading runs would import
 
+        from experiments.report import tables
     found = tables.tables(path, names)
     tables.save(found, out)
     print("\n".join(str(out / name) for name in found))

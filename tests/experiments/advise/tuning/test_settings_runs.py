@@ -73,7 +73,7 @@ def test_as_many_run_at_once_as_cores_and_memory_are_for(tmp_path: Path, monkeyp
     real = list(runs_of(SETTINGS, [*COMMON[1:], "backend=gloo"], ["none"], [3]))
     monkeypatch.undo()
     assert fitting(real, tmp_path) == 1
-    with pytest.raises(UserError, match="2 of the runs measure times.* set --at-once 1, or"):
+    with pytest.raises(UserError, match=r"2 of the runs measure times.* set --at-once 1, or"):
         run_all(real, tmp_path, at_once=2)
 
 
