@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from multiprocessing.connection import Pipe
 from typing import NoReturn, TypeVar
 
-from host.channel import ParentChannel
 from host.errors import ChildError, UserError
+from host.forks.channel import ParentChannel
 from host.memory import ADVICE, is_lack_of_memory
 
 Answer = TypeVar("Answer")

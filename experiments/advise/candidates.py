@@ -13,7 +13,6 @@ from typing import NamedTuple
 import torch
 
 from experiments.advise.choice import NOT_SIMULATED, NUM_REHEARSALS, Choice, composed
-from experiments.advise.side_by_side import side_by_side
 from experiments.plan.factory import make_plan
 from experiments.plan.model_check import check_model
 from experiments.plan.plan import Plan
@@ -33,6 +32,7 @@ from experiments.tasks.base import TaskData
 from host.commands import say
 from host.cores import usable_cores
 from host.errors import UserError
+from host.forks.side_by_side import side_by_side
 from host.processes import run_in_child
 from host.remaining import Work
 from host.words import counted

@@ -53,11 +53,13 @@ def main() -> int:
             raise UserError(f"--at-once must be at least 1, got {arguments.at_once}")
         with commands.importing():
             from experiments.advise.tuning.draws import load_settings
-            from experiments.advise.tuning.settings_runs import fitting, run_all, runs_of
+            from experiments.advise.tuning.settings_runs import fitting_here, run_all, runs_of
         settings = load_settings(arguments.settings)
         runs = list(runs_of(settings, arguments.words, arguments.nets, arguments.seeds))
         at_once = arguments.at_once
-        run_all(runs, arguments.runs, fitting(runs, arguments.runs) if at_once is None else at_once)
+        if at_once is None:
+            at_once = fitting_here(runs, arguments.runs)
+        run_all(runs, arguments.runs, at_once)
         return 0
     if arguments.trials < 1:
         raise UserError(f"--trials must be at least 1, got {arguments.trials}")

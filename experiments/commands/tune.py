@@ -4,7 +4,8 @@ python -m experiments.tune +algo=bytegrad net=slow_tcp trials=30
 python -m experiments.tune +algo=local_sgd net=wan backend=sim workers=64 \\
     objective=time_to_accuracy trials=60
 
-The same command goes on where it was stopped; several at once share one search.
+Trials of simulated workers are at work side by side, one on each core. The same command goes on
+where it was stopped; several at once share one search.
 """
 
 import sys
@@ -29,8 +30,8 @@ def main() -> int:
         raise UserError("a search needs optuna: pip install 'relaxlab[tune]'")
     request = read_request(sys.argv[1:])
     with commands.importing():
-        from experiments.advise.tuning.search import Search
-    show(Search(request).run())
+        from experiments.advise.tuning.searchers import search
+    show(search(request))
     return 0
 
 
@@ -41,6 +42,7 @@ def usage() -> str:
         f"       [objective={'|'.join(OBJECTIVES)}] [at_s=SECONDS]\n"
         f"       [ranges={','.join(choices(FOLDER))}] [folder=FOLDER]\n\n"
         "trials: how many, with those of earlier commands (default 30)\n"
+        "at_once: trials at a time (default one on each core, of simulated workers)\n"
         "objective: what is to be the best (default steps_per_s); a,b: both, as a Pareto front\n"
         "at_s: seconds of the training clock, for accuracy_at\n"
         "ranges: files of conf/tune, or YAML files of your own (default: all of conf/tune);\n"

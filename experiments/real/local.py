@@ -31,7 +31,7 @@ from experiments.tasks.base import TaskData
 from experiments.training.metrics import MetricsRow
 from experiments.training.result import DivergedError, Result
 from experiments.training.torch_ddp import before_forks
-from host.channel import ParentChannel
+from host.forks.channel import ParentChannel
 from host.processes import fork
 
 END_LIMIT_S = 5

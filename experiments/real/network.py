@@ -26,7 +26,7 @@ from experiments.real.messages import (
     failed_by,
 )
 from experiments.real.supervisor import GRACE_S, Supervisor
-from host.channel import ParentChannel
+from host.forks.channel import ParentChannel
 from host.processes import allow_open_files, end_of, fork
 from netsim.conditions.condition import NetworkCondition
 from netsim.errors import BrokenProbeError, NamespaceError, ProbeError

@@ -29,8 +29,8 @@ from experiments.tasks.base import TaskData
 from experiments.training.device_trace import device_trace
 from experiments.training.result import DivergedError, Result
 from experiments.training.trace import TraceFile, TraceRecorder
-from host.channel import ParentChannel
 from host.errors import UserError
+from host.forks.channel import ParentChannel
 from host.gpus import placement
 from netsim.errors import NamespaceError
 from netsim.links import counters, tcp

@@ -1,7 +1,9 @@
 """A run as a person watches it: a live line on a terminal, plain lines elsewhere."""
 
 import time
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
+from io import StringIO
 from typing import Any, Protocol, Self
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -21,11 +23,46 @@ class ProgressView(AbstractContextManager, Protocol):
         ...
 
 
+_are_several = False
+"""Whether this process runs beside others that print to the same output."""
+
+
+@contextmanager
+def one_of_several() -> Iterator[None]:
+    """Within is a run beside others: it has no view, and what it prints comes in one piece in the
+    end.
+    """
+    global _are_several
+    before, _are_several = _are_several, True
+    told = StringIO()
+    try:
+        with redirect_stdout(told):
+            yield
+    finally:
+        _are_several = before
+        print(told.getvalue(), end="", flush=True)
+
+
 def progress_view(name: str, max_steps: int, metric: str) -> ProgressView:
     """What suits standard output."""
+    if _are_several:
+        return NoProgress()
     console = Console()
     view = LiveProgress if console.is_terminal else PlainProgress
     return view(console, name, max_steps, f"validation {metric}" if metric == LOSS else metric)
+
+
+class NoProgress:
+    """Shows nothing: another one tells of the work as a whole."""
+
+    def show(self, row: MetricsRow) -> None:
+        """Take one row."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
 
 
 class LiveProgress:

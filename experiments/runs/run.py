@@ -40,6 +40,7 @@ from host.cores import usable_cores
 from host.errors import DiskError, Failure, Terminated, UserError
 from host.gpus import placement
 from host.output import limit_reached
+from host.quiet import Quiet, working_in
 from host.words import counted
 from netsim.conditions.presets import why_unmeasured
 from netsim.errors import NamespaceError
@@ -67,11 +68,12 @@ def run(
     if not plan.backend.is_simulated:
         network = network or WorkersNetwork(plan.net, plan.workers)
     try:
-        data = load_data(plan)
-        start, replayed_from = _starter(plan, plain(config), study, network)
-        summary = replace(known_summary(plan, data), replayed_from=replayed_from)
-        recorder = Recorder(plan, plain(config), overrides, start, summary, watch=watch)
-        return recorder.run(data)
+        with working_in(study if plan.backend.is_simulated else None) as quiet:
+            data = load_data(plan)
+            start, replayed_from = _starter(plan, plain(config), study, network, quiet)
+            summary = replace(known_summary(plan, data), replayed_from=replayed_from)
+            recorder = Recorder(plan, plain(config), overrides, start, summary, watch=watch)
+            return recorder.run(data)
     finally:
         if network is not None:
             network.end()
@@ -88,7 +90,11 @@ Start = Callable[
 
 
 def _starter(
-    plan: Plan, config: dict[str, Any], study: Path | None, network: WorkersNetwork | None
+    plan: Plan,
+    config: dict[str, Any],
+    study: Path | None,
+    network: WorkersNetwork | None,
+    quiet: Quiet | None,
 ) -> tuple[Start, str | None]:
     """What runs `plan`, and the run of its study whose values it takes, if any. Raises `UserError`
     where this host has no such network for real workers.
@@ -100,7 +106,9 @@ def _starter(
         except (NamespaceError, ValueError) as error:
             raise UserError(str(error)) from error
         return partial(launch, network=network), None
-    return (simulate, None) if study is None else simulate_once(plan, config, study)
+    if study is None or quiet is None:
+        return simulate, None
+    return simulate_once(plan, config, study, quiet)
 
 
 def crowding(plan: Plan, cores: int) -> str | None:

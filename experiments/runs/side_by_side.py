@@ -1,16 +1,28 @@
-"""How many runs of a sweep may share this host.
+"""Which runs of a sweep may share this host, and how they do.
 
 Measured times are the point of a run with real workers, and a run beside it would take some of
-them. Simulated workers are one process and one core a run: several fit.
+them. Simulated workers are one process a run: as many run side by side as there are cores, within
+memory. Where one of them measures, the others stand still (`host.quiet`).
 """
 
-import os
-from collections.abc import Iterable
+from __future__ import annotations
 
-from omegaconf import DictConfig
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from omegaconf import DictConfig, OmegaConf
 
 from experiments.runs.study import StudyRun
+from host.cores import usable_cores
 from host.errors import UserError
+from host.forks.side_by_side import side_by_side
+
+Run = TypeVar("Run")
+Answer = TypeVar("Answer")
 
 
 def needs_host(config: DictConfig) -> bool:
@@ -30,6 +42,64 @@ def jobs_at_once(config: DictConfig) -> int:
     if not isinstance(sharing, int) or sharing < 1:
         return 1  # each run says what is wrong with it
     return max(1, len(os.sched_getaffinity(0)) // sharing)
+
+
+def fitting(configs: Iterable[Mapping[str, Any]]) -> int:
+    """How many runs of these configurations may be at work at once here: one on each core, where
+    workers are simulated, and as many as memory is for, by one run of each kind.
+    """
+    at_once, seen = usable_cores(), set[tuple[object, ...]]()
+    for config in configs:
+        names = config["names"]
+        kind = (
+            *(names[part] for part in ("algo", "model", "task", "optim")),
+            *(config[key] for key in ("workers", "batch_size", "accumulate", "precision")),
+        )
+        if at_once > 1 and kind not in seen:
+            seen.add(kind)
+            at_once = min(at_once, _fitting_alike(OmegaConf.create(dict(config)), at_once))
+    return at_once
+
+
+def _fitting_alike(config: DictConfig, at_most: int) -> int:
+    """How many runs of one configuration may be at work at once."""
+    import torch
+
+    from experiments.plan.factory import make_plan
+    from experiments.simulated.memory import fitting_at_once
+
+    at_most = min(at_most, jobs_at_once(config))
+    if at_most > 1:
+        torch.set_num_threads(1)  # a pool of threads would not survive the forks
+        with suppress(UserError):  # the run says it
+            plan = make_plan(config, Path())
+            at_most = min(at_most, fitting_at_once(plan, plan.load_data()))
+    return at_most
+
+
+def run_groups(
+    groups: Sequence[Sequence[Run]],
+    run: Callable[[Run], Answer],
+    at_once: int,
+    on_answers: Callable[[list[Answer]], None],
+    sizes: Sequence[float] = (),
+) -> list[list[Answer]]:
+    """What `run` returns for each run, in their order: each group is one child's, with its share of
+    the cores, and `at_once` of them are at work. `on_answers` is given those of a group once they
+    are known. The largest groups by `sizes` begin. Raises as `side_by_side`.
+    """
+    works = [partial(_run_all, group, run) for group in groups]
+    return side_by_side(works, at_once, on_answers, sizes)
+
+
+def _run_all(group: Sequence[Run], run: Callable[[Run], Answer]) -> list[Answer]:
+    from experiments.runs.progress import one_of_several
+
+    answers: list[Answer] = []
+    for one in group:
+        with one_of_several():
+            answers.append(run(one))
+    return answers
 
 
 def check_side_by_side(runs: Iterable[StudyRun], launcher: DictConfig) -> None:

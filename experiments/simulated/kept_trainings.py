@@ -9,9 +9,8 @@ by the profile that it names, else by that of the earlier one, and its summary n
 import hashlib
 import os
 import pickle
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from copy import deepcopy
 from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from importlib.metadata import distribution, packages_distributions
@@ -25,6 +24,7 @@ from bagua_algos.communication.communicator import Operation
 from experiments.plan.identity import config_text, identity
 from experiments.plan.plan import Plan
 from experiments.simulated.clocks import by_profile
+from experiments.simulated.known import KnownMeasurements
 from experiments.simulated.profile import JobKernels, Profile
 from experiments.simulated.replay import RecordedTraining, replay, result_on
 from experiments.simulated.simulate import (
@@ -34,14 +34,15 @@ from experiments.simulated.simulate import (
     simulate,
     too_long,
 )
-from experiments.simulated.stacking import KnownWays
 from experiments.tasks.base import TaskData
 from experiments.training.evaluation import Evaluation
 from experiments.training.metrics import MetricsRow
 from experiments.training.result import Result
 from experiments.training.trace import TraceFile
 from host import commands
+from host.environment import cpu_model
 from host.output import reason
+from host.quiet import Quiet
 from host.strangers.regular import check_regular
 from netsim.timeline.timeline import TimelineJob
 
@@ -57,6 +58,20 @@ _OF_TIME = (
     *("cluster.straggler", "cluster.jitter"),
 )
 """What of a configuration changes nothing but times."""
+
+_OF_STEPS_TAKEN = (
+    *(
+        "seed",
+        "max_steps",
+        "eval_every",
+        "log_every",
+        "target_accuracy",
+        "target",
+        "stop_at_target",
+    ),
+    *("checkpoint_every", "resume", "profile"),
+)
+"""What changes which steps are taken and what is told of them, and not how long one lasts."""
 
 _OF_HYDRA = ("_convert_", "_recursive_", "_partial_")
 """What says how Hydra makes an object, not of what."""
@@ -152,50 +167,95 @@ class KeptTrainings:
 
 
 def simulate_once(
-    plan: Plan, config: Mapping[str, Any], study: Path
+    plan: Plan, config: Mapping[str, Any], study: Path, quiet: Quiet
 ) -> tuple[Callable[..., list[Result]], str | None]:
     """How to run `plan`, which `config` has made, in a study with this folder: by a training that
     it has, else as `simulate`, and the training is kept. And the run that made it, None for the
-    latter.
+    latter. What the study measures has the host for itself by `quiet`.
     """
-    key, ways = _key(plan, config), KnownWays(study, [config[part] for part in _READ])
+    made_of = _made_of(config)
+    key, step = _key(plan, config, made_of), _step_key(plan, config, made_of)
+    known = KnownMeasurements(
+        study, quiet, model_and_task=[config[part] for part in _READ], step=step
+    )
     if key is None:
-        return partial(simulate, ways=ways), None
+        return partial(simulate, known=known), None
     trainings = KeptTrainings(study / FOLDER)
-    known = trainings.find(key)
-    if known is not None:
-        return known.run_again, known.run
+    training = trainings.find(key)
+    if training is not None:
+        return training.run_again, training.run
 
     def keep(training: RecordedTraining, profile: Profile) -> None:
         run = plan.folder.name
         trainings.keep(key, KeptTraining(run=run, training=training, profile=profile))
 
-    return partial(simulate, keep=keep, ways=ways), None
+    return partial(simulate, keep=keep, known=known), None
 
 
-def _key(plan: Plan, config: Mapping[str, Any]) -> str | None:
-    """What runs with equal values have in common, in this version of the code; None: the values of
-    `plan` serve no other run.
-    """
+def _key(plan: Plan, config: Mapping[str, Any], made_of: str | None) -> str | None:
+    """What runs with equal values have in common; None: the values of `plan` serve no other run."""
     if plan.algorithm.depends_on_timing or plan.checkpoint_every or plan.resume is not None:
         return None
+    has_profile = plan.profile is not None  # without one, that of the first serves all
+    return _digits(plan, config, made_of, has_profile, (*_OF_TIME, "profile"))
+
+
+def _step_key(plan: Plan, config: Mapping[str, Any], made_of: str | None) -> str | None:
+    """What runs have in common whose workers take equal steps on CPUs of one kind, so that one
+    rehearsal serves them; None: no other run has the same for certain.
+    """
+    if plan.backend.device != "cpu":
+        return None
+    return _digits(plan, config, made_of, cpu_model(), (*_OF_TIME, *_OF_STEPS_TAKEN))
+
+
+def _digits(
+    plan: Plan,
+    config: Mapping[str, Any],
+    made_of: str | None,
+    more: object,
+    left_out: Sequence[str],
+) -> str | None:
+    if made_of is None:
+        return None
+    return identity(f"{config_text(_without(config, left_out))}{more}{plan.nodes}{made_of}")
+
+
+def _without(config: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    """A configuration without these keys."""
+    left = dict(config)
+    for path in keys:
+        *groups, name = path.split(".")
+        node = left
+        for group in groups:
+            node[group] = dict(node[group])  # a copy, which alone is changed
+            node = node[group]
+        node.pop(name, None)
+    return left
+
+
+def grouped(configs: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+    """The places of those configurations together that differ in nothing but times: one training
+    may serve them, and for the rest of them the clocks run alone.
+    """
+    groups: dict[str, list[int]] = {}
+    for place, config in enumerate(configs):
+        groups.setdefault(repr(_without(config, _OF_TIME)), []).append(place)
+    return list(groups.values())
+
+
+def _made_of(config: Mapping[str, Any]) -> str | None:
+    """The code that a configuration names, in this version, and the files that it reads, as text.
+    None where one of them may change unseen.
+    """
     packages = {root: _installed(root) for root in _roots_of_code(config)}
     if None in packages.values():
         return None  # a user's own code, which may change between two runs
     files = [_state_of_files(text) for part in _READ for text in _strings(config[part])]
     if None in files:
         return None  # what changed there would not be seen
-    of_values = deepcopy(dict(config))
-    for path in _OF_TIME:
-        *groups, name = path.split(".")
-        node = of_values
-        for group in groups:
-            node = node[group]
-        node.pop(name, None)
-    of_values["profile"] = plan.profile is not None  # without one, that of the first serves all
     read = [state for state in files if state]
-    code = f"{digest_of_code()}{sorted(packages.items()) or ''}"
-    return identity(f"{config_text(of_values)}{plan.nodes}{code}{read or ''}")
+    return f"{digest_of_code()}{sorted(packages.items()) or ''}{read or ''}"
 
 
 def _strings(node: Any) -> Iterator[str]:

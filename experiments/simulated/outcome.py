@@ -8,7 +8,7 @@ from experiments.plan.plan import Plan
 from experiments.simulated.profile import Profile
 from experiments.simulated.replay import RecordedTraining, replay
 from experiments.simulated.simulate import make_timeline, train_simulated
-from experiments.simulated.stacking import StackingChoice
+from experiments.simulated.stacking import StackingChoice, choose_stacking
 from experiments.tasks.base import TaskData
 from experiments.tasks.target import Target
 from experiments.training.metrics import MetricsRow
@@ -58,9 +58,10 @@ def record_training(
     is recorded, too. Evaluations are made only to tell when the target is reached.
     """
     rows: list[MetricsRow] = []
+    choose = choose_stacking if stacking is None else lambda plan, data: stacking
     try:
         result, clocks = train_simulated(
-            plan, data, profile, rows.append, stacking=stacking, to_target_alone=True
+            plan, data, profile, rows.append, choose=choose, to_target_alone=True
         )
     except DivergedError:
         return RecordedTraining(rows=rows, script=[], result=None)

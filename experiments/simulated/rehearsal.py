@@ -33,9 +33,9 @@ from experiments.simulated.lengths import by_places, places
 from experiments.simulated.profile import JobKernels, Profile, setting_of
 from experiments.tasks.base import TaskData
 from experiments.training.step import Step, make_step
-from host.channel import ParentChannel, told
 from host.environment import cpu_model
 from host.errors import Failure
+from host.forks.channel import ParentChannel, told
 from host.gpus import placement
 from host.processes import end_of, fork, schedule_as_batch
 

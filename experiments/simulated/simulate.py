@@ -23,22 +23,17 @@ from bagua_algos.communication.streams import AUTO, NumStreams
 from bagua_algos.engine.script.elementwise import check_elementwise
 from bagua_algos.fused.equal_rows import BrokenPromiseError
 from bagua_algos.worker_axis.models import StackedModel
-from bagua_algos.worker_axis.stacking import Way
 from experiments.plan import generators
 from experiments.plan.plan import Plan
 from experiments.simulated.clocks import SimulatedClocks
 from experiments.simulated.kept_memory import kept_memory
+from experiments.simulated.known import KnownMeasurements
 from experiments.simulated.lengths import by_length
 from experiments.simulated.pace import make_pace
 from experiments.simulated.profile import Profile
 from experiments.simulated.rehearsal import NUM_TOLD, REHEARSED_S, rehearse
 from experiments.simulated.replay import RecordedTraining
-from experiments.simulated.stacking import (
-    KnownWays,
-    StackingChoice,
-    choose_stacking,
-    told,
-)
+from experiments.simulated.stacking import StackingChoice, choose_stacking, told
 from experiments.tasks.base import TaskData
 from experiments.training.meter import Stop
 from experiments.training.metrics import MetricsRow
@@ -46,9 +41,9 @@ from experiments.training.result import DivergedError, Result
 from experiments.training.trace import TraceFile
 from experiments.training.train import train
 from host.bounded_yaml import read_mapping
-from host.child import run_in_child_reporting
 from host.cores import usable_cores
 from host.errors import UserError
+from host.forks.child import run_in_child_reporting
 from host.strangers.regular import read_text
 from netsim.timeline.compute import ComputeTimes, Constant, Straggler, Variation
 from netsim.timeline.cost_model import CostModel
@@ -67,7 +62,7 @@ def simulate(
     on_network: Callable[[None], None],
     on_row: Callable[[MetricsRow], None],
     keep: Callable[[RecordedTraining, Profile], None] | None = None,
-    ways: KnownWays | None = None,
+    known: KnownMeasurements | None = None,
 ) -> list[Result]:
     """Train `plan` on simulated workers; returns the one result that they have in common.
 
@@ -79,15 +74,14 @@ def simulate(
         on_network: is called before training.
         on_row: is given every row of metrics.
         keep: is given the training, and the profile it went by.
-        ways: those that the study of this run knows to compute workers.
+        known: what the study of this run measures once for all of its runs.
 
     Raises:
         UserError: the profile is of something else.
         DivergedError: the loss is not finite.
     """
-    profile = get_profile(plan, data).save(plan.folder / PROFILE)
+    profile = _profile_of_study(plan, data, known).save(plan.folder / PROFILE)
     on_network(None)
-    known_way = None if ways is None else ways.known(plan)
 
     def work(report: Callable[[MetricsRow | StackingChoice | str], None]) -> list[Result]:
         rows: list[MetricsRow] = []
@@ -96,7 +90,15 @@ def simulate(
             rows.append(row)
             report(row)
 
-        result, clocks = train_simulated(plan, data, profile, on_row, report, known_way=known_way)
+        result, clocks = train_simulated(
+            plan,
+            data,
+            profile,
+            on_row,
+            report,
+            choose=choose_stacking if known is None else known.stacking,
+            on_progress=(lambda: None) if known is None else known.give_way,
+        )
         if (remark := too_long(plan, clocks.timeline)) is not None:
             report(remark)
         if plan.trace:
@@ -109,10 +111,8 @@ def simulate(
     def on_report(told: MetricsRow | StackingChoice | str) -> None:
         if isinstance(told, MetricsRow):
             on_row(told)
-            return
-        print(told, flush=True)
-        if isinstance(told, StackingChoice) and ways is not None:
-            ways.remember(plan, told)
+        else:
+            print(told, flush=True)
 
     return on_all_cores(plan, work, on_report)
 
@@ -157,14 +157,14 @@ def train_simulated(
     on_row: Callable[[MetricsRow], None],
     on_stacking: Callable[[StackingChoice], None] = lambda choice: None,
     *,
-    known_way: Way | None = None,
-    stacking: StackingChoice | None = None,
+    choose: Callable[[Plan, TaskData], StackingChoice] = choose_stacking,
     to_target_alone: bool = False,
+    on_progress: Callable[[], None] = lambda: None,
 ) -> tuple[Result, SimulatedClocks]:
     """Train simulated workers by a known profile, with torch's present number of threads; returns
-    the result and the clocks. `on_stacking` is told how the workers are computed: as `stacking`,
-    which another run of this model and task has found, or else by `known_way` where it can compute
-    the model. Evaluations are as `train` makes them with `to_target_alone`.
+    the result and the clocks. `on_stacking` is told how the workers are computed, which `choose`
+    says. Evaluations are as `train` makes them with `to_target_alone`, and `on_progress` is called
+    as it does.
 
     Raises `UserError` for an optimizer that would mix stacked workers' weights, and where an
     algorithm's gradients differ and it promises that they do not.
@@ -176,7 +176,7 @@ def train_simulated(
     clocks = SimulatedClocks(make_timeline(plan, profile), profile)
     communicator = StackedCommunicator(plan.workers, clocks, clocks.now_s, nodes=plan.nodes)
     with kept_memory():  # as in training
-        choice = stacking or choose_stacking(plan, data, known_way)
+        choice = choose(plan, data)
     generators.begin(plan.seed)
     model = StackedModel(plan.model, plan.workers, stacking=choice.stacking)
     if plan.resume is None:
@@ -192,6 +192,7 @@ def train_simulated(
             clocks,
             make_pace=partial(make_pace, plan, clocks),
             to_target_alone=to_target_alone,
+            on_progress=on_progress,
         )
         if sum(p.nbytes for p in model.parameters()) > _COLLECTED_BYTES:
             gc.collect()
@@ -210,6 +211,14 @@ def _promised(algorithm: str) -> Iterator[None]:
         yield
     except BrokenPromiseError as error:
         raise UserError(f"algo={algorithm}: {error}") from error
+
+
+def _profile_of_study(plan: Plan, data: TaskData, known: KnownMeasurements | None) -> Profile:
+    """As `get_profile`, but measured once for the runs of a study that it serves."""
+    if known is None:
+        return get_profile(plan, data)
+    before = given_profile(plan, data) or _profile_before(plan, data)
+    return before or known.profile(lambda: get_profile(plan, data))
 
 
 def get_profile(

@@ -8,9 +8,7 @@ the run's summary names it.
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,17 +23,11 @@ from bagua_algos.worker_axis.models import StackedModel
 from bagua_algos.worker_axis.stacking import WAYS, Stacking, Way
 from bagua_algos.worker_axis.trial import torch_states, why_not_stacked
 from experiments.plan import generators
-from experiments.plan.identity import identity
 from experiments.plan.plan import MEASURED, Plan
 from experiments.tasks.base import Batch, TaskData
 from experiments.training.step import examples, losses
 from host.cores import usable_cores
 from host.errors import UserError
-from host.output import writing
-from host.strangers.regular import read_text
-
-FOLDER = ".ways"
-"""Where a study keeps them, in its own folder."""
 
 WORKERS_MEASURED = 64
 """At the most. Fewer would tell another story: what 16 workers compute may fit into a cache."""
@@ -86,44 +78,6 @@ class StackingChoice:
             by_reason.setdefault(why, []).append(way)
         refused = [f"; not by {' or '.join(ways)}: {why}" for why, ways in by_reason.items()]
         return "".join([text, *refused])
-
-
-class KnownWays:
-    """The ways that the runs of a study have found by measurement, in a folder of it: each is
-    measured once, so that runs of one model and task differ by nothing that was measured.
-
-    Args:
-        study: its folder.
-        configurations: of the model and the task, by which one is told from another.
-    """
-
-    def __init__(self, study: Path, configurations: object) -> None:
-        self._folder = study / FOLDER
-        self._configurations = str(configurations)
-
-    def known(self, plan: Plan) -> Way | None:
-        """What is known for a way that `plan` leaves open; None: nothing, or it asks for one."""
-        if plan.cluster.stacking != MEASURED or plan.resume is not None:
-            return None
-        try:
-            told = read_text(self._file(plan))
-        except OSError:
-            return None
-        return next((way for way in WAYS if way == told), None)
-
-    def remember(self, plan: Plan, choice: StackingChoice) -> None:
-        """What `plan` has measured, if it has, and if no other run was first."""
-        if not choice.seconds:
-            return
-        with writing(self._folder, "another hydra.sweep.dir=..."):
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with suppress(FileExistsError), self._file(plan).open("x") as file:
-                file.write(choice.way)
-
-    def _file(self, plan: Plan) -> Path:
-        numbers = (plan.workers, plan.batch_size, plan.accumulate, usable_cores())
-        names = (plan.names["task"], plan.precision, plan.backend.device, str(plan.model))
-        return self._folder / f"{identity((numbers, names, self._configurations))}.txt"
 
 
 def choose_stacking(plan: Plan, data: TaskData, known: Way | None = None) -> StackingChoice:

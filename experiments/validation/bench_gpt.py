@@ -37,10 +37,10 @@ from experiments.plan.messages import choices
 from experiments.plan.plan import Plan
 from experiments.training.distributed import Distributed, distribute
 from experiments.training.step import make_scaler
-from host.child import run_in_child_reporting
 from host.command_line.console import Console
 from host.conf import checkout
 from host.environment import environment
+from host.forks.child import run_in_child_reporting
 from host.processes import fork, kill
 from host.words import counted
 

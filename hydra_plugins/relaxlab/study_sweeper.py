@@ -4,6 +4,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from hydra._internal.core_plugins.basic_launcher import BasicLauncher
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -15,10 +16,17 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from experiments.plan.identity import config_text, identity
 from experiments.plan.messages import choices
 from experiments.plan.overrides import normalize_overrides, values_of
-from experiments.runs.side_by_side import check_side_by_side, jobs_at_once, needs_host
+from experiments.runs.side_by_side import (
+    check_side_by_side,
+    jobs_at_once,
+    needs_host,
+    refuse_alone,
+)
 from experiments.runs.study import StudyRun, Sweep
-from host.errors import UserError
+from host.commands import check_stop
+from host.errors import Failure, UserError
 from host.output import check_folder, writing
+from hydra_plugins.relaxlab.host_launcher import HostLauncher
 
 OmegaConf.register_new_resolver("identity", identity, replace=True)
 
@@ -30,6 +38,8 @@ class StudySweeper(BasicSweeper):
         max_batch_size: how many runs the launcher is given at a time; None: all.
         params: what is swept beside the command line, by key.
         retry_failed: whether what has failed is run again.
+        at_once: how many trainings of simulated workers are at work at once, by Hydra's own
+            launcher; None: one on each core, within memory.
     """
 
     def __init__(
@@ -37,9 +47,11 @@ class StudySweeper(BasicSweeper):
         max_batch_size: int | None = None,
         params: dict[str, str] | None = None,
         retry_failed: bool = False,
+        at_once: int | None = None,
     ) -> None:
         super().__init__(max_batch_size, params)
         self._retry_failed = retry_failed
+        self._at_once = at_once
 
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
@@ -51,6 +63,11 @@ class StudySweeper(BasicSweeper):
         if "n_jobs" in launcher and not is_told:
             launcher.n_jobs = jobs_at_once(config)
         super().setup(hydra_context=hydra_context, task_function=task_function, config=config)
+        if isinstance(self.launcher, BasicLauncher):
+            self.launcher = HostLauncher(self._at_once)
+            self.launcher.setup(
+                hydra_context=hydra_context, task_function=task_function, config=config
+            )
 
     def sweep(self, arguments: list[str]) -> list[Sequence[JobReturn]]:
         """Run what `arguments` ask for.
@@ -60,15 +77,13 @@ class StudySweeper(BasicSweeper):
             RunsFailed: not all runs are done.
         """
         assert self.config is not None
-        size = self.max_batch_size
-        if size is not None and (not isinstance(size, int) or size < 1):
-            raise UserError(
-                "hydra.sweeper.max_batch_size must be a whole number, at least 1, or null, "
-                f"got {size}"
-            )
+        _check_number("max_batch_size", self.max_batch_size)
+        _check_number("at_once", self._at_once)
         root = Path(self.config.hydra.sweep.dir).absolute()
         runs = list(self._runs(root, arguments))
         check_side_by_side(runs, self.config.hydra.launcher)
+        if self._at_once not in (None, 1):
+            refuse_alone(sum(run.needs_host for run in runs), "set hydra.sweeper.at_once=1")
         asked = Sweep(root, runs)
         todo = asked.begin(retry_failed=self._retry_failed)
         if todo:
@@ -79,6 +94,9 @@ class StudySweeper(BasicSweeper):
             self._launch(todo, returns)
         except UserError:
             raise
+        except Failure as error:
+            check_stop()
+            trouble = str(error)
         except Exception as error:
             lines = str(error).strip().splitlines() or ["it says nothing"]
             if _is_of_slurm(error):
@@ -120,6 +138,14 @@ class StudySweeper(BasicSweeper):
             HydraConfig.instance().set_config(config)
             yield _run(root, config, combination)
         HydraConfig.instance().cfg = of_sweep
+
+
+def _check_number(key: str, number: object) -> None:
+    """Raise `UserError` for what cannot be a number of runs."""
+    if number is not None and (type(number) is not int or number < 1):
+        raise UserError(
+            f"hydra.sweeper.{key} must be a whole number, at least 1, or null, got {number}"
+        )
 
 
 def _check_values(overrides: Sequence[Override]) -> None:

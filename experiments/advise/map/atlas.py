@@ -25,9 +25,9 @@ from experiments.advise.map.standing import (
     sent_by,
 )
 from experiments.advise.map.trainings import Array, Trained, load
-from experiments.advise.side_by_side import side_by_side
 from host.commands import say
 from host.cores import usable_cores
+from host.forks.side_by_side import side_by_side
 from host.words import listed
 
 RHOS: Array = np.geomspace(0.01, 100, 9)

@@ -35,8 +35,14 @@ if TYPE_CHECKING:
 SEED = 1_000
 """Of trials, unless given: others than those by which settings are scored afterwards."""
 
-OWN = ("trials", "objective", "at_s", "ranges", "folder")
+TRIALS = 30
+"""How many, unless given."""
+
+OWN = ("trials", "objective", "at_s", "ranges", "folder", "at_once")
 """The words that are the search's, not the app's."""
+
+_OF_COUNT = ("trials", "at_once")
+"""Of these, the words that go on with a search may have others."""
 
 _OF_FIT = {"backend", "device", "model", "task"}
 """What the model, the examples and the host must fit: the defaults need not, where a search changes
@@ -60,6 +66,7 @@ class Request:
         configuration: of such a trial, as a few digits.
         command: that goes on with it, without the number of trials.
         only_of_search: those of `overrides` that were added for the trials.
+        at_once: how many trials are at work at a time; None: as many as there is room for.
     """
 
     overrides: tuple[str, ...]
@@ -73,6 +80,7 @@ class Request:
     configuration: str
     command: str
     only_of_search: tuple[str, ...]
+    at_once: int | None = None
 
     @property
     def key(self) -> str:
@@ -115,7 +123,7 @@ def read_request(arguments: Sequence[str]) -> Request:
     folder_of_names = "_".join([config.names.algo, config.names.net])
     check_first(config)
     configuration = identity(config_text(plain(config)))
-    at_s, trials = _at_s(own.get("at_s"), objectives), _trials(own.get("trials"))
+    at_s, trials = _at_s(own.get("at_s"), objectives), _count(own.get("trials"))
     names = _names(own.get("ranges"), _files(objectives))
     fields, defaults = _fields(names, overrides, [word.key for word in others], config)
     if not fields:
@@ -138,14 +146,20 @@ def read_request(arguments: Sequence[str]) -> Request:
         defaults=defaults,
         objectives=objectives,
         aim=aim,
-        trials=trials,
+        trials=trials or TRIALS,
         folder=Path(),
         plan=plan,
         configuration=configuration,
         command=shlex.join(
-            ["python", "-m", "experiments.tune", *(w for w in arguments if _key(w) != "trials")]
+            [
+                "python",
+                "-m",
+                "experiments.tune",
+                *(w for w in arguments if _key(w) not in _OF_COUNT),
+            ]
         ),
         only_of_search=tuple(added),
+        at_once=_count(own.get("at_once")),
     )
     default = Path("results/tunes", f"{folder_of_names}_{identity(request.key)}")
     folder = Path(own["folder"].value) if "folder" in own else default
@@ -159,6 +173,10 @@ def has_field(config: DictConfig, name: str) -> bool:
     if not isinstance(parent, DictConfig) or last not in parent:
         return False
     return not is_choice_of_files(name) or parent[last] is not None
+
+
+def _going_on(arguments: Sequence[str]) -> list[str]:
+    return [word for word in arguments if _key(word) not in _OF_COUNT]
 
 
 def _key(argument: str) -> str:
@@ -205,10 +223,12 @@ def _number(word: Word) -> float:
         raise UserError(f"{word.key} must be a number, got {word.value}") from error
 
 
-def _trials(word: Word | None) -> int:
-    number = 30 if word is None else _number(word)
+def _count(word: Word | None) -> int | None:
+    if word is None:
+        return None
+    number = _number(word)
     if not (1 <= number < math.inf and number == int(number)):
-        raise UserError(f"trials must be a whole number of at least 1, got {number:g}")
+        raise UserError(f"{word.key} must be a whole number of at least 1, got {number:g}")
     return int(number)
 
 

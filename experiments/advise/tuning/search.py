@@ -12,7 +12,7 @@ import math
 import shutil
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import reduce
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from experiments.advise.tuning.study import open_study, opening
 from experiments.report.tuned import STATES, TunedTrial, Tuning, said
 from experiments.runs.folder_lock import HeldError, hold, is_held
 from experiments.runs.load import load_rows
+from experiments.runs.progress import one_of_several
 from experiments.runs.run import EndedEarly, run
 from experiments.runs.summary import read_summary
 from experiments.training.metrics import MetricsRow
@@ -63,13 +64,18 @@ class Ended(EndedEarly):
 class Search:
     """One process's part in a search.
 
+    Args:
+        request: the search.
+        is_one_of_several: whether others of the same command print to the same output.
+
     Raises:
         UserError: the folder holds another search, or what is none; real runs, whose times other
             programs would change, are searched by another process already.
     """
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, *, is_one_of_several: bool = False) -> None:
         self._request = request
+        self._beside_others = one_of_several if is_one_of_several else nullcontext
         self._folder = request.folder
         self._reported: set[int] = set()
         self._best_yet = math.inf
@@ -88,13 +94,19 @@ class Search:
             UserError: none can be run, because of what they ask for.
             Failure: several in a row have failed.
         """
-        with ExitStack() as stack:
+        with ExitStack() as held:
             if not self._request.plan.backend.is_simulated:
-                stack.enter_context(self._host())
-            self._take_all()
-        return self._save()
+                self._hold_host(held)
+            self.take_all()
+        return self.save()
 
-    def _take_all(self) -> None:
+    @property
+    def num_left(self) -> int:
+        """Trials that are not done, and that nobody has begun."""
+        return max(self._request.trials - self._count((*_DONE, TrialState.RUNNING)), 0)
+
+    def take_all(self) -> None:
+        """Take trials until there are as many as were asked for. Raises as `run`."""
         refusals, failures = [], []
         while True:
             with ExitStack() as held:
@@ -116,17 +128,14 @@ class Search:
             if len(failures) >= MOST_FAILED:
                 raise Failure(f"{len(failures)} trials in a row failed: {failures[-1]}")
 
-    @contextmanager
-    def _host(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            try:
-                stack.enter_context(hold(self._folder / "real_workers"))
-            except HeldError as error:
-                raise UserError(
-                    f"another process searches with real workers in {self._folder}, and both would "
-                    "change each other's times: let it end, or stop it"
-                ) from error
-            yield
+    def _hold_host(self, held: ExitStack) -> None:
+        try:
+            held.enter_context(hold(self._folder / "real_workers"))
+        except HeldError as error:
+            raise UserError(
+                f"another process searches with real workers in {self._folder}, and both would "
+                "change each other's times: let it end, or stop it"
+            ) from error
 
     def _open(self) -> optuna.Study:
         study = open_study(self._folder, self._request.objectives, NUM_FIRST)
@@ -152,17 +161,13 @@ class Search:
     def _next(self, held: ExitStack) -> optuna.Trial | None:
         """A trial to take, held by this process; None where there are enough."""
         with self._alone():
-            if self._num_taken() >= self._request.trials:
+            if not self.num_left:
                 self._take_over()
-            if self._num_taken() >= self._request.trials:
+            if not self.num_left:
                 return None
             trial = self._study.ask()
             held.enter_context(hold(self._run(trial.number)))
             return trial
-
-    def _num_taken(self) -> int:
-        """Trials that are done, or that somebody has begun."""
-        return self._count((*_DONE, TrialState.RUNNING))
 
     def _take_over(self) -> None:
         """Begin anew what was left by processes that are gone."""
@@ -184,7 +189,7 @@ class Search:
             trial.set_user_attr(_TOOK, list(self._work.end_trial()))
             self._study.tell(trial, numbers)
             self._tell(f"trial {trial.number}: {_told(objectives, numbers)}")
-        self._save()
+        self.save()
 
     def _tell(self, line: str) -> None:
         """Say that a trial is done, and how long the others will take. Among simulated workers that
@@ -248,7 +253,8 @@ class Search:
 
         folder = self._run(trial.number)
         try:
-            status = run(self._request.config(values), folder, words, self._folder, watch)
+            with self._beside_others():
+                status = run(self._request.config(values), folder, words, self._folder, watch)
         except Ended as end:
             if end.is_behind:
                 raise
@@ -320,7 +326,8 @@ class Search:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
-    def _save(self) -> Tuning:
+    def save(self) -> Tuning:
+        """Write what was found until now; returns it."""
         with self._alone():
             trials = self._study.get_trials(deepcopy=False)
             has_any = any(trial.state is TrialState.COMPLETE for trial in trials)

@@ -10,29 +10,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from omegaconf import DictConfig, OmegaConf, read_write
 
-from experiments.advise.side_by_side import side_by_side
 from experiments.advise.tuning.draws import Settings
 from experiments.plan.compose import compose_with_hydra, of_app
-from experiments.plan.factory import make_plan
 from experiments.plan.identity import config_text, identity, plain
 from experiments.plan.overrides import read_word, values_of
 from experiments.runs.folder_lock import HeldError, hold
 from experiments.runs.run import run
-from experiments.runs.side_by_side import jobs_at_once, needs_host, refuse_alone
+from experiments.runs.side_by_side import fitting, needs_host, refuse_alone, run_groups
 from experiments.runs.study import Standing, clear, read_record
-from experiments.simulated.memory import fitting_at_once
+from experiments.simulated.kept_trainings import grouped
 from host.commands import check_stop, say
-from host.cores import usable_cores
 from host.errors import Failure, UserError
 from host.remaining import Work
 from host.words import counted
@@ -92,8 +87,7 @@ class _Ended(NamedTuple):
 
 def run_all(runs: Sequence[SettingRun], root: Path, at_once: int = 1) -> None:
     """Run what is not done yet, each in a folder below `root`; what another process runs is left to
-    it. With several `at_once` those of one training are in one child, with its share of the cores;
-    what they say beside errors is not said.
+    it. With several `at_once` those of one training are in one child, with its share of the cores.
 
     Raises `UserError` for several at once that measure times here, before any runs, and `Failure`
     at the end where some have failed.
@@ -116,45 +110,17 @@ def run_all(runs: Sequence[SettingRun], root: Path, at_once: int = 1) -> None:
             check_stop()
             take([_run_if_free(one, root)])
     else:
-        groups = by_training([one for one in runs if left.is_open(one)])
-        works = [partial(_in_child, group, root) for group in groups]
-        side_by_side(works, at_once, take)
+        todo = [one for one in runs if left.is_open(one)]
+        places = grouped([one.config for one in todo])
+        groups = [[todo[place] for place in group] for group in places]
+        run_groups(groups, partial(_run_if_free, root=root), at_once, take)
     if failed:
         raise Failure(f"{counted(len(failed), 'run')} failed, the first one: {failed[0]}")
 
 
-def by_training(runs: Sequence[SettingRun]) -> list[list[SettingRun]]:
-    """Those together that differ in their networks alone."""
-    groups: dict[tuple[str, ...], list[SettingRun]] = {}
-    for one in runs:
-        words = tuple(word for word in one.words if not read_word(word).is_of("net"))
-        groups.setdefault(words, []).append(one)
-    return list(groups.values())
-
-
-def fitting(runs: Sequence[SettingRun], root: Path) -> int:
-    """How many of those that are not done may run at once here: one on each core, where workers are
-    simulated, and as many as memory is for, by a run of each algorithm.
-    """
-    torch.set_num_threads(1)  # a pool of threads would not survive the forks
-    at_once, seen = usable_cores(), set[tuple[str, int]]()
-    for one in runs:
-        key = one.config["names"]["algo"], one.config["workers"]
-        if at_once == 1 or key in seen or _is_done(root / one.name):
-            continue
-        seen.add(key)
-        config = OmegaConf.create(one.config)
-        at_once = min(at_once, jobs_at_once(config))
-        if at_once > 1:
-            with suppress(UserError):  # the run says it
-                plan = make_plan(config, root / one.name)
-                at_once = min(at_once, fitting_at_once(plan, plan.load_data()))
-    return at_once
-
-
-def _in_child(runs: Sequence[SettingRun], root: Path) -> list[_Ended]:
-    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
-        return [_run_if_free(one, root) for one in runs]
+def fitting_here(runs: Iterable[SettingRun], root: Path) -> int:
+    """How many of those that are not done may run at once here."""
+    return fitting(one.config for one in runs if not _is_done(root / one.name))
 
 
 def _run_if_free(one: SettingRun, root: Path) -> _Ended:

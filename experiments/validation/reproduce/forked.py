@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
 
-from experiments.advise.side_by_side import side_by_side
 from experiments.runs.actions import Command
 from host.cores import THREADS
 from host.errors import Failure
+from host.forks.side_by_side import side_by_side
 
 _IMPORTED = (
     "experiments.advise.map.atlas",

@@ -12,12 +12,12 @@ from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from experiments.advise.side_by_side import side_by_side
 from experiments.runs.actions import Pack, Unpack
 from experiments.validation.reproduce import forked, provenance, quotes
 from experiments.validation.reproduce.provenance import Provenance
 from experiments.validation.reproduce.recipe import Recipe
 from host.cores import usable_cores
+from host.forks.side_by_side import side_by_side
 from host.words import counted
 
 INPUTS = (

@@ -28,7 +28,7 @@ def swept(tmp_path, monkeypatch, error):
     """The error of a sweep of one run whose launcher raises `error`."""
     # Not by its base's `__init__`: other tests have had Hydra make that class a second time.
     sweeper = object.__new__(StudySweeper)
-    sweeper._retry_failed, sweeper.max_batch_size = False, None
+    sweeper._retry_failed, sweeper.max_batch_size, sweeper._at_once = False, None, None
     sweeper.config = OmegaConf.create(
         {"hydra": {"sweep": {"dir": str(tmp_path)}, "launcher": {"_target_": "x"}}}
     )
@@ -71,11 +71,13 @@ def test_an_error_of_a_launcher_that_says_nothing(tmp_path, monkeypatch, capsys)
     assert "1 run, 1 to do" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("size", [-1, 0, 2.5, "all"])
-def test_no_batch_is_smaller_than_a_run(size):
+@pytest.mark.parametrize("key", ["max_batch_size", "at_once"])
+@pytest.mark.parametrize("size", [-1, 0, 2.5, "all", True])
+def test_no_batch_is_smaller_than_a_run(key, size):
     sweeper = object.__new__(StudySweeper)
-    sweeper.max_batch_size, sweeper.config = size, OmegaConf.create()
-    said = f"max_batch_size must be a whole number, at least 1, or null, got {size}"
+    sweeper.config, sweeper.max_batch_size, sweeper._at_once = OmegaConf.create(), None, None
+    setattr(sweeper, "_at_once" if key == "at_once" else key, size)
+    said = f"hydra.sweeper.{key} must be a whole number, at least 1, or null, got {size}"
     with pytest.raises(UserError, match=said):
         sweeper.sweep([])
 

@@ -16,11 +16,12 @@ from experiments.runs.run import run
 from experiments.simulated.kept_trainings import (
     FOLDER,
     _installed,
-    _key,
+    _made_of,
     digest_of_code,
     simulate_once,
 )
 from host.errors import UserError
+from host.quiet import Quiet
 from tests import app
 
 SMALL = (
@@ -150,7 +151,7 @@ def test_a_training_that_diverged_serves_nobody(tmp_path):
     config = config_of("algo=allreduce", "lr_scale=1e30")
     assert run(config, tmp_path / "one", study=tmp_path) == "diverged"
     plan = make_plan(config, tmp_path / "two")
-    assert simulate_once(plan, plain(config), tmp_path)[1] is None
+    assert simulate_once(plan, plain(config), tmp_path, Quiet(tmp_path))[1] is None
 
 
 def test_code_that_makes_times_or_reports_of_values_may_change(tmp_path):
@@ -190,10 +191,9 @@ def test_a_file_that_has_changed_is_trained_again(tmp_path):
         assert found[0]["replayed_from"] == served
 
 
-def with_parts(folder, **parts):
-    """The key of a run whose configuration has these parts."""
-    config = config_of("algo=allreduce")
-    return _key(make_plan(config, folder), {**plain(config), **parts})
+def with_parts(**parts):
+    """What a configuration that has these parts is made of."""
+    return _made_of({**plain(config_of("algo=allreduce")), **parts})
 
 
 @pytest.mark.parametrize(
@@ -215,12 +215,12 @@ def test_files_below_a_folder_and_those_of_a_pattern_are_looked_at(part, tmp_pat
     (tmp_path / "data" / "train").symlink_to(tmp_path / "elsewhere" / "train")
     (tmp_path / "elsewhere" / "train" / "back").symlink_to(tmp_path / "data")
     (tmp_path / "elsewhere" / "train" / "gone").symlink_to(tmp_path / "nothing")
-    before = with_parts(tmp_path, **part)
-    assert before is not None and with_parts(tmp_path, **part) == before
+    before = with_parts(**part)
+    assert before is not None and with_parts(**part) == before
     (tmp_path / "data" / "train" / "dog" / "1.tar").rename(tmp_path / "data/train/cat/1.tar")
-    moved = with_parts(tmp_path, **part)
+    moved = with_parts(**part)
     (tmp_path / "data" / "train" / "cat" / "0.tar").write_text("other")
-    assert len({before, moved, with_parts(tmp_path, **part)}) == 3
+    assert len({before, moved, with_parts(**part)}) == 3
 
 
 def test_another_version_of_an_installed_package_is_trained_again(tmp_path, monkeypatch):
@@ -232,7 +232,7 @@ def test_another_version_of_an_installed_package_is_trained_again(tmp_path, monk
         package.write_text("")
         os.utime(package, (time_s, time_s))
         _installed.cache_clear()  # another command's
-        found.append(with_parts(tmp_path, model={"_target_": "theirs.Net"}))
+        found.append(with_parts(model={"_target_": "theirs.Net"}))
     assert found[0] == found[1] != found[2] and None not in found
 
 
@@ -259,21 +259,21 @@ def test_odd_names_and_links_in_a_data_folder_hide_no_change(tmp_path, monkeypat
     folder = tmp_path / "data" / "train"
     folder.mkdir(parents=True)
     (folder / os.fsdecode(b"\xff.png")).write_text("a")
-    before = with_parts(tmp_path, task={"root": "data"})
+    before = with_parts(task={"root": "data"})
     assert before is not None
     (folder / os.fsdecode(b"\xff.png")).write_text("other")
-    assert with_parts(tmp_path, task={"root": "data"}) not in (before, None)
+    assert with_parts(task={"root": "data"}) not in (before, None)
     (folder / "loop").symlink_to(folder / "loop")
-    assert with_parts(tmp_path, task={"root": "data"}) is None
+    assert with_parts(task={"root": "data"}) is None
 
 
 @pytest.mark.parametrize("named", [{"path": "mine.pair"}, {"_args_": ["mine.pair"]}], ids=str)
 def test_a_function_of_ones_own_that_hydra_looks_up_is_own_code(named, tmp_path):
     task = {"_target_": "experiments.tasks.own.dataset.DatasetTask"}
     found = {"_target_": "hydra.utils.get_method", **named}
-    assert with_parts(tmp_path, task={**task, "collate": found}) is None
+    assert with_parts(task={**task, "collate": found}) is None
     found = {"_target_": "hydra.utils.get_method", "path": "torch.stack"}
-    assert with_parts(tmp_path, task={**task, "collate": found}) is not None
+    assert with_parts(task={**task, "collate": found}) is not None
 
 
 def test_another_process_finds_the_same_trainings():

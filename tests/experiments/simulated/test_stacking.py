@@ -19,8 +19,6 @@ from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.runs.load import load_rows
 from experiments.simulated.stacking import (
-    KnownWays,
-    StackingChoice,
     _fastest,
     choose_stacking,
     median_times,
@@ -178,27 +176,6 @@ def test_a_way_that_is_hopeless_is_not_waited_for_again(cold_s, warm_s, num_pass
     assert times["loop"] == warm_s[1]
     assert times["vmap"] == (cold_s[0] if num_passes[0] == 1 else warm_s[0])
     assert [4 - len(left) for left in passes.values()] == list(num_passes)
-
-
-FOUND = StackingChoice(way="loop", threads=1, seconds={"loop": 1.0}, refused={})
-
-
-def test_a_study_measures_once_and_knows_each_model(tmp_path):
-    ways, plan = KnownWays(tmp_path, {}), plan_of(tmp_path)
-    assert ways.known(plan) is None
-    ways.remember(plan, FOUND)
-    ways.remember(plan, StackingChoice(way="vmap", threads=1, seconds={"vmap": 1.0}, refused={}))
-    assert ways.known(plan) == "loop"
-    assert ways.known(plan_of(tmp_path, "model.hidden=[8]")) is None
-    assert ways.known(plan_of(tmp_path, "cluster.stacking=vmap")) is None
-
-
-def test_models_that_print_alike_are_known_apart_by_their_configurations(tmp_path):
-    """As two sizes of pictures are, and dropout by a function of two rates."""
-    plan = plan_of(tmp_path)
-    KnownWays(tmp_path, [{"p": 0.0}]).remember(plan, FOUND)
-    assert KnownWays(tmp_path, [{"p": 0.5}]).known(plan) is None
-    assert KnownWays(tmp_path, [{"p": 0.0}]).known(plan) == "loop"
 
 
 def test_a_known_way_that_does_not_do_is_no_rule(tmp_path):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.advise.tuning import search
+from experiments.advise.tuning import search, searchers
 from experiments.advise.tuning.objectives import OBJECTIVES, Aim
 from experiments.advise.tuning.request import read_request
 from experiments.advise.tuning.search import Search
@@ -229,28 +229,37 @@ def test_real_workers_are_searched_by_one_process(words, tmp_path):
         searched(real, tmp_path, "ranges=engine", "trials=1")
 
 
+@pytest.mark.parametrize("at_once", [1, 2])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
-def test_stopped_in_the_middle_of_a_trial_it_goes_on_with_that(number, code, words, tmp_path):
+def test_stopped_in_the_middle_of_trials_it_goes_on_with_these(
+    at_once, number, code, words, tmp_path
+):
     long = [*words, "ranges=optim", "objective=time_to_accuracy", "target_accuracy=0.99"]
     long = [w for w in long if not w.startswith(("max_steps", "target_accuracy=0.6"))]
-    own = [*long, "max_steps=3000", "trials=1", f"folder={tmp_path}"]
-    command = app.Command(*own, module="experiments.tune")
-    journal = tmp_path / "trials/0000/metrics.jsonl"
-    app.wait_for(lambda: journal.exists() and journal.stat().st_size > 0, 60, "first row")
+    own = [*long, "max_steps=3000", f"trials={at_once}", f"folder={tmp_path}"]
+    command = app.Command(*own, f"at_once={at_once}", module="experiments.tune")
+    journals = [tmp_path / f"trials/000{number}/metrics.jsonl" for number in range(at_once)]
+    app.wait_for(lambda: all(j.exists() and j.stat().st_size for j in journals), 60, "first rows")
     os.kill(command.pid, number)
     assert command.end(60).returncode == code
     again = Search(read_request(own))
     waiting = [t for t in again._study.get_trials() if t.state.name == "WAITING"]
-    assert [t.system_attrs["fixed_params"]["lr_scale"] for t in waiting] == [1.0]
-    assert [t.state.name for t in again._study.get_trials()] == ["FAIL", "WAITING"]
-    assert not (tmp_path / "trials/0000").exists()
+    rates = [t.system_attrs["fixed_params"]["lr_scale"] for t in waiting]
+    assert len(set(rates)) == at_once and 1.0 in rates
+    states = [t.state.name for t in again._study.get_trials()]
+    assert states == at_once * ["FAIL"] + at_once * ["WAITING"]
+    assert not any(journal.parent.exists() for journal in journals)
 
 
-def test_two_processes_share_a_search(words, tmp_path):
+@pytest.mark.parametrize("num_commands", [1, 2])
+def test_several_processes_share_a_search(num_commands, words, tmp_path):
     own = [*words, "ranges=optim", "trials=6", f"folder={tmp_path}"]
-    commands = [app.Command(*own, module="experiments.tune") for _ in range(2)]
+    own += ["at_once=3"] if num_commands == 1 else []
+    commands = [app.Command(*own, module="experiments.tune") for _ in range(num_commands)]
     ended = [command.end(120) for command in commands]
-    assert [one.returncode for one in ended] == [0, 0], ended
+    assert [one.returncode for one in ended] == num_commands * [0], ended
+    assert ended[0].stderr.count(" trials at a time\n") == (num_commands == 1)
+    assert "step 8/8" not in ended[0].stdout or num_commands == 2
     [tuning], problems = load_tunings(tmp_path)
     assert not problems and len(tuning.trials) == 6
     assert all(trial.state in ("complete", "pruned") for trial in tuning.trials)
@@ -264,10 +273,27 @@ def test_processes_that_begin_at_once_draw_other_trials(tmp_path):
     assert len(set(drawn)) == 3
 
 
-def test_wrong_words_end_with_one_sentence_and_exit_code_2(tmp_path):
-    ended = app.run("+algo=bytegrad", "trials=0", module="experiments.tune")
+@pytest.mark.parametrize("key", ["trials", "at_once"])
+def test_wrong_words_end_with_one_sentence_and_exit_code_2(key):
+    ended = app.run("+algo=bytegrad", f"{key}=0", module="experiments.tune")
     assert ended.returncode == 2
-    assert ended.stderr == "error: trials must be a whole number of at least 1, got 0\n"
+    assert ended.stderr == f"error: {key} must be a whole number of at least 1, got 0\n"
+
+
+def test_trials_of_real_workers_are_not_side_by_side(words, tmp_path):
+    real = [w for w in words if not w.startswith(("backend", "profile"))]
+    own = read_request([*real, "ranges=engine", "trials=3", "at_once=2", f"folder={tmp_path}"])
+    with pytest.raises(UserError, match=r"3 of the runs measure times, .*: leave out at_once, or"):
+        searchers.search(own)
+    assert not (tmp_path / "study.db").exists()
+
+
+def test_what_goes_on_with_a_search_may_have_other_counts(words):
+    own = [
+        read_request([*words, "ranges=optim", *more]) for more in ([], ["at_once=2", "trials=9"])
+    ]
+    assert own[0].key == own[1].key and own[0].command == own[1].command
+    assert (own[0].at_once, own[1].at_once, own[0].trials, own[1].trials) == (None, 2, 30, 9)
 
 
 def row(step: int, accuracy: float, time_s: float = 0.0, sent: int = 0) -> MetricsRow:

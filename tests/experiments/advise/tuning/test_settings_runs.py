@@ -5,10 +5,12 @@ from pathlib import Path
 import pytest
 
 from experiments.advise.tuning import settings_runs
-from experiments.advise.tuning.settings_runs import SettingRun, fitting, run_all, runs_of
+from experiments.advise.tuning.settings_runs import SettingRun, fitting_here, run_all, runs_of
 from experiments.plan.compose import compose_config
 from experiments.plan.identity import plain
+from experiments.runs import side_by_side
 from experiments.runs.folder_lock import hold
+from experiments.simulated import memory
 from host.errors import Failure, UserError
 from tests import app
 
@@ -48,7 +50,9 @@ def test_trainings_side_by_side_come_to_the_same_and_serve_their_networks(tmp_pa
     out, err = capfd.readouterr()
     said = [line.partition("; ")[0] for line in err.splitlines()]
     assert said == ["7 runs, 7 to do", *(f"run {number} of 7" for number in range(1, 7))]
-    assert out == ""
+    told = out.split("completed\n")  # of each run in one piece, and nothing of its evaluations
+    assert told.pop() == "" and len(told) == 5
+    assert all(text.count("\n") in (1, 2) and str(tmp_path) in text for text in told)
     assert not (tmp_path / runs[-1].name / "summary.json").exists()
     run_all(runs, tmp_path, at_once=2)
     found = [app.summary(tmp_path / run.name) for run in runs]
@@ -61,18 +65,16 @@ def test_trainings_side_by_side_come_to_the_same_and_serve_their_networks(tmp_pa
 
 def test_as_many_run_at_once_as_cores_and_memory_are_for(tmp_path: Path, monkeypatch):
     runs = list(runs_of(SETTINGS, COMMON, ["none"], [3]))
-    monkeypatch.setattr(settings_runs, "usable_cores", lambda: 8)
-    monkeypatch.setattr(settings_runs, "jobs_at_once", lambda config: 8)
+    monkeypatch.setattr(side_by_side, "usable_cores", lambda: 8)
+    monkeypatch.setattr(side_by_side, "jobs_at_once", lambda config: 8)
     fits = {"allreduce": 6, "local_sgd": 5}
-    monkeypatch.setattr(
-        settings_runs, "fitting_at_once", lambda plan, data: fits[plan.names["algo"]]
-    )
-    assert fitting(runs, tmp_path) == 5
+    monkeypatch.setattr(memory, "fitting_at_once", lambda plan, data: fits[plan.names["algo"]])
+    assert fitting_here(runs, tmp_path) == 5
     run_all(runs[1:], tmp_path)
-    assert fitting(runs, tmp_path) == 6
+    assert fitting_here(runs, tmp_path) == 6
     real = list(runs_of(SETTINGS, [*COMMON[1:], "backend=gloo"], ["none"], [3]))
     monkeypatch.undo()
-    assert fitting(real, tmp_path) == 1
+    assert fitting_here(real, tmp_path) == 1
     with pytest.raises(UserError, match=r"2 of the runs measure times.* set --at-once 1, or"):
         run_all(real, tmp_path, at_once=2)
 

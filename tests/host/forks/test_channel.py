@@ -6,8 +6,8 @@ from multiprocessing import Pipe
 
 import pytest
 
-from host.channel import ParentChannel, told
 from host.errors import Failure, UserError
+from host.forks.channel import ParentChannel, told
 from host.processes import fork
 
 

@@ -6,9 +6,9 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from typing import Any, TypeVar
 
-from host.child import answer_reporting
 from host.cores import THREADS, usable_cores
 from host.errors import Failure
+from host.forks.child import answer_reporting
 from host.processes import end_of, fork, kill
 
 Answer = TypeVar("Answer")

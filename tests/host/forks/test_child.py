@@ -3,8 +3,8 @@ import signal
 
 import pytest
 
-from host.child import run_in_child_reporting
 from host.errors import Failure, UserError
+from host.forks.child import run_in_child_reporting
 
 
 def test_a_child_reports_rows_and_answers():

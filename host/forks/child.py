@@ -8,8 +8,8 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import TypeVar
 
-from host.channel import ParentChannel
 from host.errors import Failure, UserError
+from host.forks.channel import ParentChannel
 from host.memory import ADVICE, is_lack_of_memory, num_oom_kills
 from host.processes import fork, kill
 

@@ -5,9 +5,9 @@ from functools import partial
 
 import pytest
 
-from experiments.advise.side_by_side import side_by_side
 from host.cores import usable_cores
 from host.errors import Failure, UserError
+from host.forks.side_by_side import side_by_side
 
 
 def work(number, seconds=0.0):
