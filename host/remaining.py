@@ -93,17 +93,30 @@ class Work:
         own.sizes, own.total, own.at_once = list(sizes), sum(sizes), at_once
         own.spent_s, self._begun_s = 0.0, self._clock()
 
-    def done(self, size: float = 1.0, line: str = "") -> None:
-        """A piece of that size is done, which is said by `line`, where there is one."""
-        own = self._part
-        assert own is not None and own.spent_s is not None, "a part has begun"
+    def done(self, size: float = 1.0, line: str = "", under_way: float | None = None) -> None:
+        """A piece of that size is done, which is said by `line`, where there is one; `under_way` is
+        what is done of the others that are at work. None: half of each, on the average.
+        """
+        own = self._at_work()
         own.sizes.remove(size)
-        own.spent_s = self._clock() - self._begun_s
-        # Of the others that are at work each is half done, on the average.
-        others = min(own.at_once, len(own.sizes) + 1) - 1
-        under_way = others / 2 * fmean(own.sizes) if own.sizes else 0.0
-        own.share = 1 - (sum(own.sizes) - under_way) / own.total
+        if under_way is None:
+            others = min(own.at_once, len(own.sizes) + 1) - 1
+            under_way = others / 2 * fmean(own.sizes) if own.sizes else 0.0
+        self._count(own, under_way)
         self.say(line)
+
+    def under_way(self, size: float) -> None:
+        """So much is done of the pieces that are at work, all together."""
+        self._count(self._at_work(), size)
+        self.say()
+
+    def _at_work(self) -> _Part:
+        assert self._part is not None and self._part.spent_s is not None, "a part has begun"
+        return self._part
+
+    def _count(self, own: _Part, under_way: float) -> None:
+        own.spent_s = self._clock() - self._begun_s
+        own.share = 1 - (sum(own.sizes) - under_way) / own.total
 
     def say(self, line: str = "") -> None:
         """Say it, with what is left; without a line only where nothing was said for `EVERY_S`, or

@@ -1,7 +1,8 @@
 """A run as a person watches it: a live line on a terminal, plain lines elsewhere."""
 
+import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from io import StringIO
 from typing import Any, Protocol, Self
@@ -13,6 +14,7 @@ from experiments.training.metrics import MetricsRow
 from host.command_line.console import Console
 
 UNKNOWN = "-"
+TOLD_EVERY_S = 0.5
 
 
 class ProgressView(AbstractContextManager, Protocol):
@@ -23,40 +25,50 @@ class ProgressView(AbstractContextManager, Protocol):
         ...
 
 
-_are_several = False
-"""Whether this process runs beside others that print to the same output."""
+_on_share: Callable[[float], None] | None = None
+"""Who hears how much of a run is done, where this process runs beside others that print to the same
+output.
+"""
 
 
 @contextmanager
-def one_of_several() -> Iterator[None]:
-    """Within is a run beside others: it has no view, and what it prints comes in one piece in the
-    end.
+def one_of_several(on_share: Callable[[float], None] = lambda share: None) -> Iterator[None]:
+    """Within is a run beside others: what it prints comes in one piece in the end, and of its
+    progress `on_share` alone is told, twice a second at the most: the share of its steps.
     """
-    global _are_several
-    before, _are_several = _are_several, True
+    global _on_share
+    before, _on_share = _on_share, on_share
     told = StringIO()
     try:
         with redirect_stdout(told):
             yield
     finally:
-        _are_several = before
+        _on_share = before
         print(told.getvalue(), end="", flush=True)
 
 
 def progress_view(name: str, max_steps: int, metric: str) -> ProgressView:
     """What suits standard output."""
-    if _are_several:
-        return NoProgress()
+    if _on_share is not None:
+        return ToldProgress(_on_share, max_steps)
     console = Console()
     view = LiveProgress if console.is_terminal else PlainProgress
     return view(console, name, max_steps, f"validation {metric}" if metric == LOSS else metric)
 
 
-class NoProgress:
-    """Shows nothing: another one tells of the work as a whole."""
+class ToldProgress:
+    """Shows nothing, but tells how much is done."""
+
+    def __init__(self, on_share: Callable[[float], None], max_steps: int) -> None:
+        self._on_share, self._max_steps = on_share, max_steps
+        self._told_s = -math.inf
 
     def show(self, row: MetricsRow) -> None:
-        """Take one row."""
+        """Tell the share of the row's step, unless another was told just now."""
+        now_s = time.monotonic()
+        if now_s - self._told_s >= TOLD_EVERY_S:
+            self._told_s = now_s
+            self._on_share(row.step / self._max_steps)
 
     def __enter__(self) -> Self:
         return self

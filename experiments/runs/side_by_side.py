@@ -17,9 +17,12 @@ from typing import Any, TypeVar
 from omegaconf import DictConfig, OmegaConf
 
 from experiments.runs.study import StudyRun
+from host.commands import say
 from host.cores import usable_cores
 from host.errors import UserError
-from host.forks.side_by_side import side_by_side
+from host.forks.side_by_side import side_by_side, tell
+from host.remaining import Work
+from host.words import counted
 
 Run = TypeVar("Run")
 Answer = TypeVar("Answer")
@@ -77,29 +80,70 @@ def _fitting_alike(config: DictConfig, at_most: int) -> int:
     return at_most
 
 
+REPLAYED = 0.01
+"""What a run takes whose training another one has made, relative to that."""
+
+
 def run_groups(
     groups: Sequence[Sequence[Run]],
     run: Callable[[Run], Answer],
     at_once: int,
     on_answers: Callable[[list[Answer]], None],
     sizes: Sequence[float] = (),
-) -> list[list[Answer]]:
-    """What `run` returns for each run, in their order: each group is one child's, with its share of
-    the cores, and `at_once` of them are at work. `on_answers` is given those of a group once they
-    are known. The largest groups by `sizes` begin. Raises as `side_by_side`.
+) -> None:
+    """Give `on_answers` what `run` returns for the runs of each group, which one training serves,
+    once all are known. A group is one child's, with its share of the cores; `at_once` of them are
+    at work, and what is left is said. The largest by `sizes` begin. Raises as `side_by_side`.
     """
-    works = [partial(_run_all, group, run) for group in groups]
-    return side_by_side(works, at_once, on_answers, sizes)
+    left = _Left(groups, list(sizes) or [1.0] * len(groups), at_once)
+
+    def take(answered: tuple[int, list[Answer]]) -> None:
+        number, answers = answered
+        on_answers(answers)
+        left.done(number)
+
+    works = [partial(_run_all, number, group, run) for number, group in enumerate(groups)]
+    side_by_side(works, at_once, take, sizes, left.under_way)
 
 
-def _run_all(group: Sequence[Run], run: Callable[[Run], Answer]) -> list[Answer]:
+def _run_all(
+    number: int, group: Sequence[Run], run: Callable[[Run], Answer]
+) -> tuple[int, list[Answer]]:
+    """Those of a group, and its number."""
     from experiments.runs.progress import one_of_several
 
     answers: list[Answer] = []
-    for one in group:
-        with one_of_several():
+    for place, one in enumerate(group):
+        with one_of_several(lambda share, place=place: tell((place, share))):
             answers.append(run(one))
-    return answers
+    return number, answers
+
+
+class _Left:
+    """What is left of groups of runs, said while they are at work."""
+
+    def __init__(self, groups: Sequence[Sequence[Run]], sizes: list[float], at_once: int) -> None:
+        self._lengths, self._sizes = [len(group) for group in groups], sizes
+        self._under_way: dict[int, float] = {}
+        self._num_done, self._num_runs = 0, sum(self._lengths)
+        say(f"{counted(self._num_runs, 'run')}, {at_once} at a time")
+        self._work = Work()
+        self._work.begin("runs", sizes, at_once)
+
+    def under_way(self, number: int, told: tuple[int, float]) -> None:
+        """Of that group the run at this place is done by this share."""
+        place, share = told
+        done = share if place == 0 else 1 + (place - 1 + share) * REPLAYED
+        whole = 1 + (self._lengths[number] - 1) * REPLAYED
+        self._under_way[number] = self._sizes[number] * done / whole
+        self._work.under_way(sum(self._under_way.values()))
+
+    def done(self, number: int) -> None:
+        """That group is."""
+        self._num_done += self._lengths[number]
+        self._under_way.pop(number, None)
+        line = f"{self._num_done} of {self._num_runs} runs are done"
+        self._work.done(self._sizes[number], line, sum(self._under_way.values()))
 
 
 def check_side_by_side(runs: Iterable[StudyRun], launcher: DictConfig) -> None:

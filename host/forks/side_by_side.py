@@ -19,12 +19,14 @@ def side_by_side(
     at_once: int,
     on_answer: Callable[[Answer], None],
     sizes: Sequence[float] = (),
+    on_told: Callable[[int, Any], None] = lambda number, value: None,
 ) -> list[Answer]:
     """What each of `works` returns, in their order.
 
     At most `at_once` of them run at a time, each in a child for which OMP_NUM_THREADS is its share
-    of the cores. `on_answer` is given each answer here as it comes. The largest by `sizes` begin,
-    if these are given, so that no large one is left for the end.
+    of the cores. `on_answer` is given each answer here as it comes, and `on_told` a work's number
+    and what it says by `tell`. The largest by `sizes` begin, if these are given, so that no large
+    one is left for the end.
 
     Raises:
         UserError: as a work did.
@@ -48,11 +50,15 @@ def side_by_side(
             for ours in wait(list(running)):
                 assert isinstance(ours, Connection)
                 number, pid = running.pop(ours)
-                answer = _received(ours, pid)
+                is_answer, value = _received(ours, pid)
+                if not is_answer:
+                    running[ours] = number, pid
+                    on_told(number, value)
+                    continue
                 ours.close()
                 kill(pid)
-                answers[number] = answer
-                on_answer(answer)
+                answers[number] = value
+                on_answer(value)
     finally:
         for ours, (_, pid) in running.items():
             ours.close()
@@ -60,13 +66,31 @@ def side_by_side(
     return [answers[number] for number in numbers]
 
 
+_report: Callable[[object], None] | None = None
+"""In a child: how it tells its parent."""
+
+
+def tell(value: object) -> None:
+    """Say it to `on_told`, from within a work. Elsewhere nobody hears of it."""
+    if _report is not None:
+        _report(value)
+
+
 def _answer(work: Callable[[], object], threads: int, parents: Connection, own: Connection) -> int:
     os.environ[THREADS] = str(threads)
-    return answer_reporting(lambda report: work(), (), parents, own)
+
+    def reporting(report: Callable[[object], None]) -> object:
+        global _report
+        _report = report
+        return work()
+
+    return answer_reporting(reporting, (), parents, own)
 
 
-def _received(ours: Connection, pid: int) -> Any:
-    """A child's answer. Raises what it raised, or `Failure`; then it is gone."""
+def _received(ours: Connection, pid: int) -> tuple[bool, Any]:
+    """Whether a child's word is its answer, and the word. Raises what it raised, or `Failure`; then
+    it is gone.
+    """
     try:
         kind, value = ours.recv()
     except EOFError as error:
@@ -75,4 +99,4 @@ def _received(ours: Connection, pid: int) -> Any:
         ours.close()
         kill(pid)
         raise value
-    return value
+    return kind == "answer", value

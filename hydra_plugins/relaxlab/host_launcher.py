@@ -21,8 +21,6 @@ from experiments.plan.identity import plain
 from experiments.runs.side_by_side import fitting, needs_host, run_groups
 from host import commands
 from host.errors import Failure, UserError, first_line
-from host.remaining import Work
-from host.words import counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,19 +94,8 @@ class HostLauncher(BasicLauncher):
 
     def _side_by_side(self, groups: list[list[_Job]], at_once: int) -> dict[int, JobReturn]:
         """What the jobs came to, by place."""
-        num_runs = sum(map(len, groups))
-        commands.say(f"{counted(num_runs, 'run')}, {at_once} at a time")
-        sizes = [group[0].size for group in groups]
         returns: dict[int, JobReturn] = {}
-        work = Work()
-        work.begin("runs", sizes, at_once)
-
-        def take(answers: list[tuple[int, JobReturn]]) -> None:
-            returns.update(answers)
-            by_place = {group[0].place: size for group, size in zip(groups, sizes, strict=True)}
-            work.done(by_place[answers[0][0]], f"{len(returns)} of {num_runs} runs are done")
-
-        run_groups(groups, self._run, at_once, take, sizes)
+        run_groups(groups, self._run, at_once, returns.update, [group[0].size for group in groups])
         return returns
 
     def _run(self, job: _Job) -> tuple[int, JobReturn]:

@@ -79,6 +79,11 @@ class StudySweeper(BasicSweeper):
         assert self.config is not None
         _check_number("max_batch_size", self.max_batch_size)
         _check_number("at_once", self._at_once)
+        if self._at_once is not None and not isinstance(self.launcher, HostLauncher):
+            raise UserError(
+                "hydra.sweeper.at_once is of this host's own launcher: leave out the one or the "
+                "other, hydra.sweeper.at_once or hydra/launcher"
+            )
         root = Path(self.config.hydra.sweep.dir).absolute()
         runs = list(self._runs(root, arguments))
         check_side_by_side(runs, self.config.hydra.launcher)

@@ -208,3 +208,18 @@ def test_what_was_measured_here_takes_no_longer_for_a_slow_host():
     clock.now_s += 45
     work.done()
     assert work.left_s == pytest.approx(45 + 5 * 10, rel=0.05)
+
+
+def test_what_is_under_way_counts_where_it_is_known(capsys):
+    """Two pieces of an hour at a time: said before the first one is done."""
+    clock = Clock()
+    work = Work(clock=clock)
+    work.begin("runs", [3.0, 1.0, 2.0], at_once=2)
+    clock.now_s += 1200
+    work.under_way(3.0 / 4 + 1.0 / 4)
+    assert work.left_s == pytest.approx(1200 * (6 - 1) / 1)
+    clock.now_s += 1200
+    work.done(1.0, "one", under_way=2.0)
+    assert work.left_s == pytest.approx(2400 * (6 - 3) / 3)
+    said = ["17 % done, about 100 min left", "one; 50 % done, about 40 min left"]
+    assert capsys.readouterr().err.splitlines() == said

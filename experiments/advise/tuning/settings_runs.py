@@ -95,22 +95,24 @@ def run_all(runs: Sequence[SettingRun], root: Path, at_once: int = 1) -> None:
     if at_once > 1:
         num_alone = sum(needs_host(OmegaConf.create(one.config)) for one in runs)
         refuse_alone(num_alone, "set --at-once 1")
-    failed, left = [], _Left(runs, root, at_once)
+    failed: list[str] = []
+    todo = [one for one in runs if not _is_done(root / one.name)]
+    say(f"{counted(len(runs), 'run')}, {len(todo)} to do")
 
     def take(ended: Iterable[_Ended]) -> None:
         for name, status in ended:
-            if status is None:
-                continue
-            if status not in ("completed", "diverged"):
+            if status not in (None, "completed", "diverged"):
                 failed.append(f"{name} {status}")
-            left.tell(name)
 
     if at_once == 1:
+        left = _Left(todo, root, len(runs))
         for one in runs:
             check_stop()
-            take([_run_if_free(one, root)])
-    else:
-        todo = [one for one in runs if left.is_open(one)]
+            ended = _run_if_free(one, root)
+            take([ended])
+            if ended.status is not None:
+                left.tell(ended.name)
+    elif todo:
         places = grouped([one.config for one in todo])
         groups = [[todo[place] for place in group] for group in places]
         run_groups(groups, partial(_run_if_free, root=root), at_once, take)
@@ -136,26 +138,16 @@ def _run_if_free(one: SettingRun, root: Path) -> _Ended:
 class _Left:
     """How many of the runs are done, here and by other processes, and how long the others take."""
 
-    def __init__(self, runs: Sequence[SettingRun], root: Path, at_once: int) -> None:
-        self._root, self._num_runs = root, len(runs)
-        self._open = {one.name for one in runs if not _is_done(root / one.name)}
+    def __init__(self, todo: Sequence[SettingRun], root: Path, num_runs: int) -> None:
+        self._root, self._num_runs = root, num_runs
+        self._open = {one.name for one in todo}
         self._new = {name for name in self._open if not (root / name).exists()}
-        say(f"{counted(len(runs), 'run')}, {len(self._open)} to do")
         self._work = Work()
-        self._at_once = at_once
-        self._work.begin("runs", [1.0] * len(self._open), at_once)
-
-    def is_open(self, one: SettingRun) -> bool:
-        """Whether it was not done when this was made, nor since."""
-        return one.name in self._open
+        self._work.begin("runs", [1.0] * len(self._open))
 
     def tell(self, name: str) -> None:
-        """One of them is done. What others have begun since the beginning counts as done, too,
-        where runs here are one after the other.
-        """
-        gone = {name} & self._open
-        if self._at_once == 1:
-            gone |= self._new.intersection(os.listdir(self._root))
+        """One of them is done; what others have begun since the beginning counts as done, too."""
+        gone = ({name} & self._open) | self._new.intersection(os.listdir(self._root))
         self._open -= gone
         self._new -= gone
         number = self._num_runs - len(self._open)

@@ -10,6 +10,9 @@ from hydra.core.utils import JobReturn, JobStatus
 from omegaconf import OmegaConf
 
 from experiments.runs.load import load_rows, load_runs
+from experiments.runs.progress import progress_view
+from experiments.runs.side_by_side import run_groups
+from experiments.training.metrics import MetricsRow
 from host.errors import Failure, UserError
 from hydra_plugins.relaxlab import host_launcher
 from hydra_plugins.relaxlab.host_launcher import HostLauncher, _Job
@@ -22,10 +25,11 @@ SMALL = (
 
 
 def sweep(folder, *words, code=0):
-    """What a sweep in `folder` printed: its output and its errors, without what took how long."""
+    """What a sweep in `folder` printed: its output and its errors, without how long it takes."""
     ended = app.run("-m", *words, f"hydra.sweep.dir={folder}")
     assert ended.returncode == code, ended.stdout + ended.stderr
-    return ended.stdout, [line.partition("; ")[0] for line in ended.stderr.splitlines()]
+    said = [line.partition("; ")[0] for line in ended.stderr.splitlines()]
+    return ended.stdout, [line for line in said if " % done" not in line]
 
 
 def test_trainings_side_by_side_come_to_the_same_and_serve_their_networks(tmp_path):
@@ -160,3 +164,22 @@ def test_a_process_that_was_killed_is_told_in_one_sentence(monkeypatch, tmp_path
 def test_a_size_that_is_none_is_left_to_the_run_to_refuse(steps):
     config = OmegaConf.create({"workers": 2, "batch_size": 3, "max_steps": steps})
     assert _Job(place=0, overrides=[], config=config).size == 6
+
+
+def test_what_is_left_is_said_while_trainings_are_at_work(monkeypatch, capfd):
+    """Of a group the first run trains; those that follow take next to nothing."""
+    monkeypatch.setattr("host.remaining.EVERY_S", 0.0)
+
+    def run(name):
+        with progress_view(name, 4, "accuracy") as view:
+            if name != "replayed":
+                view.show(MetricsRow(kind="step", step=2, time_s=1.0))
+        return name
+
+    come = []
+    run_groups([["long", "replayed"], ["short"]], run, 1, come.append, [3.0, 1.0])
+    assert come == [["long", "replayed"], ["short"]]
+    said = capfd.readouterr().err.splitlines()
+    assert said[0] == "3 runs, 1 at a time"
+    shares = [int(re.search(r"(\d+) % done", line)[1]) for line in said[1:]]
+    assert shares == [37, 75, 88, 100]

@@ -124,6 +124,7 @@ def test_what_ray_refuses(num_cpus, said, monkeypatch, tmp_path):
         (["hydra/launcher=submitit_slurm"], "pip install 'relaxlab[slurm]'"),
         (["hydra/launcher=slurm"], "there is no hydra/launcher named 'slurm': choose joblib, ray"),
         (["hydra/launcher=ray", "hydra.launcher.init.adress=1"], "there is no key"),
+        (["hydra/launcher=ray", "hydra.sweeper.at_once=2"], "at_once is of this host's own"),
         (["hydra/launcher=ray", "hydra.launcher.init={address: here}", "model=no"], "model named"),
     ],
 )

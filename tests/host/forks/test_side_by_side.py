@@ -7,7 +7,7 @@ import pytest
 
 from host.cores import usable_cores
 from host.errors import Failure, UserError
-from host.forks.side_by_side import side_by_side
+from host.forks.side_by_side import side_by_side, tell
 
 
 def work(number, seconds=0.0):
@@ -49,6 +49,24 @@ def test_the_largest_begin():
     works = [partial(str, number) for number in range(4)]
     assert side_by_side(works, 1, come.append, [2.0, 1.0, 3.0, 2.0]) == ["0", "1", "2", "3"]
     assert come == ["2", "0", "3", "1"]
+
+
+def test_what_works_tell_comes_with_their_numbers_and_before_their_answers():
+    heard = []
+
+    def work(number):
+        for share in (0.5, 1.0):
+            tell((number, share))
+        return number
+
+    works = [partial(work, number) for number in range(3)]
+    own = side_by_side(works, 2, heard.append, on_told=lambda *told: heard.append(told))
+    assert own == [0, 1, 2]
+    for number in range(3):
+        own = [(number, (number, 0.5)), (number, (number, 1.0)), number]
+        assert [one for one in heard if one in own] == own
+    assert len(heard) == 9
+    tell("nobody hears of it")
 
 
 def test_an_error_ends_all_works(tmp_path):

@@ -49,7 +49,9 @@ def test_trainings_side_by_side_come_to_the_same_and_serve_their_networks(tmp_pa
         run_all([*runs, *refused], tmp_path, at_once=2)
     out, err = capfd.readouterr()
     said = [line.partition("; ")[0] for line in err.splitlines()]
-    assert said == ["7 runs, 7 to do", *(f"run {number} of 7" for number in range(1, 7))]
+    begun = ["7 runs, 7 to do", "7 runs, 2 at a time"]
+    done = [line for line in said if " % done" not in line]
+    assert done[:2] == begun and len(done) == 7 and done[-1] == "7 of 7 runs are done"
     told = out.split("completed\n")  # of each run in one piece, and nothing of its evaluations
     assert told.pop() == "" and len(told) == 5
     assert all(text.count("\n") in (1, 2) and str(tmp_path) in text for text in told)
