@@ -42,6 +42,7 @@ class Quiet:
         self._turn = _opened(folder / FOLDER / f"{host}.turn")
         self._work = _opened(folder / FOLDER / f"{host}.work")
         self._works = False
+        self._in_vain: list[int] | None = None
 
     @contextmanager
     def working(self) -> Iterator[None]:
@@ -98,22 +99,27 @@ class Quiet:
     def _end(self) -> None:
         _release(self._work)
 
-    @staticmethod
-    def _await(descriptor: int | None, kind: int) -> None:
-        """Take the lock, or say for whom it was waited in vain."""
+    def _await(self, descriptor: int | None, kind: int) -> None:
+        """Take the lock, or say for whom it was waited in vain; for them it is not waited again.
+        Time in which this process is suspended does not count.
+        """
         earlier: list[int] = []
-        until_s = time.monotonic() + LIMIT_S
+        waited_s = 0.0
         while not _take(descriptor, kind):
             assert descriptor is not None, "without a lock nobody is waited for"
             holders = _holders(descriptor)
+            if holders == self._in_vain:
+                return
             if holders != earlier:
-                earlier, until_s = holders, time.monotonic() + LIMIT_S
-            if time.monotonic() > until_s:
+                earlier, waited_s = holders, 0.0
+            if waited_s > LIMIT_S:
+                self._in_vain = holders
                 what = "measures" if kind == fcntl.LOCK_EX else "works"
                 others = listed(f"process {pid}" for pid in holders) or "another process"
                 say(f"{others} did not pause within {LIMIT_S:g} s: this one {what} beside it")
                 return
             time.sleep(_EVERY_S)
+            waited_s += _EVERY_S
 
 
 @contextmanager

@@ -131,6 +131,34 @@ def test_who_does_not_pause_is_named_and_waited_for_no_longer(tmp_path, monkeypa
         )
 
 
+def test_who_measures_without_an_end_is_waited_for_once(tmp_path, monkeypatch, capsys):
+    """As one that is suspended: steps beside it would else take the limit each."""
+    monkeypatch.setattr(quiet, "LIMIT_S", 0.2)
+    file = tmp_path / "begun"
+
+    def measure():
+        with Quiet(tmp_path).measuring():
+            file.touch()
+            time.sleep(60)
+        return 0
+
+    with working_in(tmp_path) as own:
+        assert own is not None
+        pid = fork(measure)
+        try:
+            until_s = time.monotonic() + 20
+            while not file.exists() and time.monotonic() < until_s:
+                own.give_way()
+            began_s = time.monotonic()
+            for _ in range(100):
+                own.give_way()
+            assert time.monotonic() - began_s < 10
+        finally:
+            kill(pid)
+    said = f"process {pid} did not pause within 0.2 s: this one works beside it\n"
+    assert capsys.readouterr().err == said
+
+
 def test_the_same_process_is_waited_for_so_long_but_many_may_take_their_turns(
     tmp_path, monkeypatch, capsys
 ):
