@@ -59,19 +59,12 @@ _OF_TIME = (
 )
 """What of a configuration changes nothing but times."""
 
-_OF_STEPS_TAKEN = (
-    *(
-        "seed",
-        "max_steps",
-        "eval_every",
-        "log_every",
-        "target_accuracy",
-        "target",
-        "stop_at_target",
-    ),
-    *("checkpoint_every", "resume", "profile"),
+_OF_NUMBERS = (
+    *("seed", "lr_scale", "schedule", "profile"),
+    *("eval_every", "log_every", "checkpoint_every", "resume"),
+    *("target_accuracy", "target", "stop_at_target"),
 )
-"""What changes which steps are taken and what is told of them, and not how long one lasts."""
+"""What changes which numbers a step has, and what is told of it, and not how long it lasts."""
 
 _OF_HYDRA = ("_convert_", "_recursive_", "_partial_")
 """What says how Hydra makes an object, not of what."""
@@ -206,7 +199,7 @@ def _step_key(plan: Plan, config: Mapping[str, Any], made_of: str | None) -> str
     """
     if plan.backend.device != "cpu":
         return None
-    return _digits(plan, config, made_of, cpu_model(), (*_OF_TIME, *_OF_STEPS_TAKEN))
+    return _digits(plan, config, made_of, cpu_model(), (*_OF_TIME, *_OF_NUMBERS))
 
 
 def _digits(

@@ -118,7 +118,9 @@ def recorded(study, name, *overrides, monkeypatch):
     ("other", "rehearses"),
     [
         (["seed=1"], False),
-        (["seed=1", "net=wan", "cluster.straggler=1", "max_steps=3"], False),
+        (["seed=1", "net=wan", "cluster.straggler=1", "eval_every=1", "lr_scale=2"], False),
+        (["schedule=linear_warmup", "stop_at_target=true", "target_accuracy=0.5"], False),
+        (["max_steps=30"], True),  # which may do work that a shorter run never comes to
         (["algo.compressor.bits=2"], True),
         (["batch_size=16"], True),
         (["net=two_sites", "algo.hierarchical=true"], True),
