@@ -69,14 +69,13 @@ def _fitting_alike(config: DictConfig, at_most: int) -> int:
     import torch
 
     from experiments.plan.factory import make_plan
-    from experiments.simulated.memory import fitting_at_once
+    from experiments.simulated.memory import fitting_alone
 
     at_most = min(at_most, jobs_at_once(config))
     if at_most > 1:
         torch.set_num_threads(1)  # a pool of threads would not survive the forks
         with suppress(UserError):  # the run says it
-            plan = make_plan(config, Path())
-            at_most = min(at_most, fitting_at_once(plan, plan.load_data()))
+            at_most = min(at_most, fitting_alone(make_plan(config, Path())))
     return at_most
 
 

@@ -29,6 +29,7 @@ from host.cores import usable_cores
 from host.errors import UserError
 
 _MEMINFO = Path("/proc/meminfo")
+_STATUS = Path("/proc/self/status")
 _LIMIT = Path("/sys/fs/cgroup/memory.max")
 """A container's own, or "max"."""
 
@@ -68,12 +69,29 @@ def check_memory(plan: Plan, data: TaskData) -> None:
         )
 
 
-def fitting_at_once(plan: Plan, data: TaskData) -> int:
-    """How many trainings such as that of `plan` fit side by side, at least one."""
+def fitting_at_once(plan: Plan, data: TaskData, own_bytes: int = 0) -> int:
+    """How many trainings such as that of `plan` fit side by side, at least one; each has so many
+    bytes of its own beside what training takes, such as its copy of the data.
+    """
     free = free_bytes()
     if free is None:
         return 1_000
-    return max(1, int(0.8 * free / needed_bytes(plan, data)))
+    return max(1, int(0.8 * free / (needed_bytes(plan, data) + own_bytes)))
+
+
+def fitting_alone(plan: Plan) -> int:
+    """As `fitting_at_once`, for trainings that load their data each for itself."""
+    before = _own_bytes()
+    data = plan.load_data()
+    return fitting_at_once(plan, data, max(0, _own_bytes() - before))
+
+
+def _own_bytes() -> int:
+    """What this process has of memory that no file holds; 0 where the kernel does not say."""
+    with suppress(OSError):
+        found = re.search(r"^RssAnon:\s+(\d+)", _STATUS.read_text(), re.M)
+        return 1024 * int(found[1]) if found else 0
+    return 0
 
 
 def needed_bytes(plan: Plan, data: TaskData) -> int:

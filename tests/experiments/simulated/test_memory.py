@@ -1,6 +1,7 @@
 """What is counted for simulated workers is what their tensors take at a time."""
 
 import gc
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -88,6 +89,14 @@ def test_states_of_the_optimizer_count(algorithm, num_stepping, tmp_path):
     # weights, gradients; two moments
     counted = (2 * 2 + num_stepping * 2) * weights
     assert state_bytes(plan) == pytest.approx(counted, rel=1e-3)
+
+
+@pytest.mark.parametrize(("num_bytes", "fitting"), [(0, 8), (100_000_000, 4), (900_000_000, 1)])
+def test_trainings_side_by_side_have_a_copy_of_the_data_each(num_bytes, fitting, monkeypatch):
+    monkeypatch.setattr(memory, "free_bytes", lambda: 1_050_000_000)
+    monkeypatch.setattr(memory, "needed_bytes", lambda plan, data: 100_000_000)
+    plan = SimpleNamespace(load_data=lambda: np.ones(num_bytes, np.uint8))
+    assert memory.fitting_alone(plan) == fitting
 
 
 def test_sparse_gradients_are_refused_while_it_counts():

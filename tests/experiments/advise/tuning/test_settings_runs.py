@@ -70,7 +70,7 @@ def test_as_many_run_at_once_as_cores_and_memory_are_for(tmp_path: Path, monkeyp
     monkeypatch.setattr(side_by_side, "usable_cores", lambda: 8)
     monkeypatch.setattr(side_by_side, "jobs_at_once", lambda config: 8)
     fits = {"allreduce": 6, "local_sgd": 5}
-    monkeypatch.setattr(memory, "fitting_at_once", lambda plan, data: fits[plan.names["algo"]])
+    monkeypatch.setattr(memory, "fitting_alone", lambda plan: fits[plan.names["algo"]])
     assert fitting_here(runs, tmp_path) == 5
     run_all(runs[1:], tmp_path)
     assert fitting_here(runs, tmp_path) == 6
