@@ -27,8 +27,10 @@ import yaml
 from host.errors import Failure
 from host.processes import die_with_parent
 
-KEPT = ".trainings"
-"""The folder of a sweep that archives leave out: its kept trainings."""
+KEPT = "."
+"""How the names of a sweep begin that archives leave out: of what it keeps for its own later runs,
+such as trainings, and of locks.
+"""
 
 
 FILES = 0.1
@@ -190,7 +192,7 @@ class Copy(_OfFiles):
 
 @dataclass(frozen=True, kw_only=True)
 class Pack(_OfFiles):
-    """The `folders` in `root`, without kept trainings, as one .tar.xz."""
+    """The `folders` in `root`, as one .tar.xz, without what a sweep keeps for its later runs."""
 
     folders: tuple[str, ...]
     root: str
@@ -199,7 +201,7 @@ class Pack(_OfFiles):
     def lines(self) -> list[str]:
         """The `tar` command that packs the folders."""
         names = " ".join(self.folders)
-        return [f"tar --exclude={KEPT} -cJf {self.archive} -C {self.root} {names}"]
+        return [f"tar --exclude='{KEPT}*' -cJf {self.archive} -C {self.root} {names}"]
 
     def run(self) -> None:
         """Write the archive; raises `Failure` if a folder is missing."""
@@ -209,7 +211,7 @@ class Pack(_OfFiles):
         unfinished = Path(f"{self.archive}.tmp")
         with tarfile.open(unfinished, "w:xz") as archive:
             for name in self.folders:
-                archive.add(Path(self.root, name), arcname=name, filter=_without_trainings)
+                archive.add(Path(self.root, name), arcname=name, filter=_without_kept)
         unfinished.replace(self.archive)
 
 
@@ -265,5 +267,5 @@ def _said(child: subprocess.Popen[bytes]) -> str:
     return f"{shlex.join(['python', *map(str, child.args[1:])])} ended with {how}"
 
 
-def _without_trainings(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    return None if Path(member.name).name == KEPT else member
+def _without_kept(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    return None if Path(member.name).name.startswith(KEPT) else member

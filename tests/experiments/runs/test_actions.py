@@ -93,15 +93,21 @@ def test_what_is_not_there_is_not_copied(tmp_path):
         Copy(source=f"{tmp_path}/none_*", to=f"{tmp_path}/to").run()
 
 
-def test_an_archive_gives_back_all_but_the_kept_trainings(tmp_path):
-    for file in ("runs/one/run/summary.json", "runs/one/.trainings/x/weights", "runs/two/file"):
+def test_an_archive_gives_back_all_but_what_a_sweep_keeps_for_itself(tmp_path):
+    kept = (".trainings/x/weights", ".ways/1.txt", ".profiles/2.yaml", ".quiet/host.turn")
+    hidden = [f"runs/one/{file}" for file in (*kept, ".run.lock")]
+    for file in ("runs/one/run/summary.json", *hidden, "runs/two/file"):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text(file)
     archive, root = f"{tmp_path}/a.tar.xz", f"{tmp_path}/runs"
-    Pack(folders=("one",), root=root, archive=archive).run()
-    Unpack(archive=archive, to=f"{tmp_path}/back").run()
-    files = [str(p.relative_to(tmp_path)) for p in (tmp_path / "back").rglob("*") if p.is_file()]
-    assert files == ["back/one/run/summary.json"]
+    pack = Pack(folders=("one",), root=root, archive=archive)
+    pack.run()
+    [line] = pack.lines()
+    subprocess.run(line.replace("a.tar.xz", "a.by_tar.tar.xz"), shell=True, check=True)
+    for number, file in enumerate((archive, f"{tmp_path}/a.by_tar.tar.xz")):
+        back = tmp_path / f"back_{number}"
+        Unpack(archive=file, to=str(back)).run()
+        assert [p for p in back.rglob("*") if p.is_file()] == [back / "one/run/summary.json"]
     with pytest.raises(Failure, match="three to pack"):
         Pack(folders=("three",), root=root, archive=archive).run()
 
