@@ -102,6 +102,12 @@ def check_resumable(config: Mapping[str, Any], run: Path, num_processes: int) ->
     saved = check_same(config, run)
     if is_held(run):
         raise UserError(f"resume={run} is being run by another process: let it end")
+    logged_every = saved.get("log_every")
+    if type(logged_every) is not int or logged_every < 1:
+        raise UserError(
+            f"resume={run} has log_every={logged_every} in its config.yaml, which no run has: put "
+            "back the file that the run wrote"
+        )
     steps, rows = complete_steps(run, num_processes), load_rows(run)
     step = next((step for step in steps if _is_logged(step, rows, saved)), None)
     if step is None:

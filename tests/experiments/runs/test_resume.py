@@ -11,7 +11,7 @@ import torch
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.plan.identity import completed, plain
-from experiments.runs import folder_lock
+from experiments.runs import folder_lock, resume
 from experiments.runs.load import load_rows, load_runs
 from experiments.runs.records import RunFolder
 from experiments.runs.resume import FREE, check_resumable, check_same, going_on
@@ -409,6 +409,14 @@ def test_a_run_whose_configuration_is_torn_is_not_gone_on_with(text, tmp_path):
     (tmp_path / "config.yaml").write_text(text)
     with pytest.raises(UserError, match=r"config\.yaml is no whole configuration of a run"):
         check_same({"seed": 1}, tmp_path)
+
+
+@pytest.mark.parametrize("number", [0, -1, "often", None])
+def test_a_configuration_that_no_run_has_written_is_not_gone_on_from(number, tmp_path, monkeypatch):
+    monkeypatch.setattr(resume, "check_same", lambda config, run: {"log_every": number})
+    said = rf"^resume={tmp_path} has log_every={number} in its config\.yaml, which no run has: put"
+    with pytest.raises(UserError, match=said):
+        check_resumable({"max_steps": 10}, tmp_path, 1)
 
 
 def test_a_checkpoint_that_is_removed_meanwhile_is_not_complete(tmp_path):
