@@ -124,7 +124,7 @@ def recorded(study, name, *overrides, monkeypatch):
         (["algo.compressor.bits=2"], True),
         (["batch_size=16"], True),
         (["net=two_sites", "algo.hierarchical=true"], True),
-        (["cluster.threads_per_worker=2"], True),
+        (["bucket_bytes=65536"], True),
     ],
     ids=str,
 )
