@@ -20,6 +20,7 @@ from omegaconf import DictConfig, open_dict
 from experiments.plan.identity import plain
 from experiments.runs.side_by_side import fitting, needs_host, run_groups
 from host import commands
+from host.cores import usable_cores
 from host.errors import Failure, UserError, first_line
 
 
@@ -54,12 +55,12 @@ class HostLauncher(BasicLauncher):
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> Sequence[JobReturn]:
         """Run the jobs; returns their results in order. Raises `Failure` where a process died."""
+        if len(job_overrides) == 1 or (self._at_once or usable_cores()) == 1:
+            return super().launch(job_overrides, initial_job_idx)
         setup_globals()
         jobs = self._jobs(job_overrides, initial_job_idx)
         together = [job for job in jobs if not needs_host(job.config)]
-        at_once, groups = 1, [[job] for job in together]
-        if len(together) > 1 and self._at_once != 1:
-            at_once, groups = self._shared(together)
+        at_once, groups = self._shared(together) if len(together) > 1 else (1, [])
         if at_once == 1 or len(groups) == 1:
             return super().launch(job_overrides, initial_job_idx)
         returns = self._side_by_side(groups, at_once)

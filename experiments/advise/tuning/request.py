@@ -64,7 +64,7 @@ class Request:
         folder: of the search.
         plan: of a trial with the defaults.
         configuration: of such a trial, as a few digits.
-        command: that goes on with it, without the number of trials.
+        command: that goes on with it, without the words of `_OF_COUNT`.
         only_of_search: those of `overrides` that were added for the trials.
         at_once: how many trials are at work at a time; None: as many as there is room for.
     """
@@ -150,14 +150,7 @@ def read_request(arguments: Sequence[str]) -> Request:
         folder=Path(),
         plan=plan,
         configuration=configuration,
-        command=shlex.join(
-            [
-                "python",
-                "-m",
-                "experiments.tune",
-                *(w for w in arguments if _key(w) not in _OF_COUNT),
-            ]
-        ),
+        command=shlex.join(["python", "-m", "experiments.tune", *_going_on(arguments)]),
         only_of_search=tuple(added),
         at_once=_count(own.get("at_once")),
     )
