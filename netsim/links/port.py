@@ -26,7 +26,7 @@ _read_header = struct.Struct("=IIIHHII").unpack_from
 """tpacket2_hdr: status, length, captured length, offset of the frame, offset of its IP header,
 seconds and nanoseconds of the wall clock when it came."""
 
-_STATUS = struct.Struct("=I")
+_STATUS_BYTES = 4
 _VNET_BYTES = 10
 _SLOT_UNIT, _RING_BYTES = 2_048, 128
 """Slots for single frames are so many bytes or a multiple; the ring's own are at most the second.
@@ -64,6 +64,9 @@ class Port:
         request = struct.pack("=IIII", block_bytes, num_blocks, slot_bytes, num_slots)
         self._socket.setsockopt(_SOL_PACKET, _PACKET_RX_RING, request)
         self._ring = mmap.mmap(self._socket.fileno(), num_blocks * block_bytes)
+        # Assigning to an element is one store. `struct.pack_into` clears the bytes and then writes
+        # them: the kernel would fill a slot in between, and its word that it has be overwritten.
+        self._statuses = memoryview(self._ring).cast("I")
         self._slots = [
             block * block_bytes + slot * slot_bytes
             for block in range(num_blocks)
@@ -84,7 +87,7 @@ class Port:
         Each with the time of its arrival by the wall clock, in seconds. `was_emptied` then says
         whether nothing was left. It looks at memory alone, without a call of the kernel.
         """
-        ring, slots = self._ring, self._slots
+        ring, statuses, slots = self._ring, self._statuses, self._slots
         self.was_emptied = False
         for _ in range(_MAX_BURST):
             slot = slots[self._next]
@@ -93,7 +96,7 @@ class Port:
                 self.was_emptied = True
                 return
             packet = ring[slot + begin - _VNET_BYTES : slot + begin + captured]
-            _STATUS.pack_into(ring, slot, _KERNELS)
+            statuses[slot // _STATUS_BYTES] = _KERNELS
             self._next = (self._next + 1) % len(slots)
             if captured == length:  # else it is larger than any that a link may carry
                 yield seconds + 1e-9 * nanoseconds, packet
@@ -123,5 +126,6 @@ class Port:
 
     def close(self) -> None:
         """Release the socket and its ring."""
+        self._statuses.release()
         self._ring.close()
         self._socket.close()

@@ -108,6 +108,17 @@ def test_garbage_and_arp_storms_do_not_end_the_switch(scenario):
 
 
 @pytest.mark.root
+def test_a_flood_puts_no_port_out_of_step_with_the_kernel(scenario):
+    """One slot that only the kernel takes for filled holds all later packets up for a round of the
+    ring: those of a worker who then waits for answers, for minutes.
+    """
+    outcome = scenario("flooded_port")
+    assert outcome["num_read"] > 100
+    assert outcome["num_unread"] > 100
+    assert outcome["num_after_later_ones"] == 0
+
+
+@pytest.mark.root
 @may_be_slowed
 @pytest.mark.parametrize("name", ["outage", "later_outage"])
 def test_a_link_goes_down_and_comes_back_at_its_time(scenario, name):

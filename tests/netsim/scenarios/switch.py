@@ -2,6 +2,7 @@
 
 import os
 import random
+import select
 import signal
 import socket
 import struct
@@ -9,16 +10,27 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from itertools import pairwise
 from types import MappingProxyType
 
-from host.processes import fork
+from host.processes import WELL, end_of, fork, run_in_child
 from netsim.conditions.condition import NetworkCondition
 from netsim.errors import NamespaceError
-from netsim.links import tcp
+from netsim.links import netlink, tcp
 from netsim.links.namespaces import Hub
+from netsim.links.port import Port
+from netsim.links.unshare import enter_network_namespace
+from netsim.links.wire import VNET_HEADER
 from netsim.proof import proof
 from netsim.proof.temporary_network import run_workers
 from tests.netsim.scenarios.backends import read_qdisc
+
+_NUMBERED = b"\xff" * 6 + bytes(6) + b"\x12\x34"
+"""How a frame begins whose number follows."""
+
+
+def _number(frame: bytes) -> int:
+    return int.from_bytes(frame[len(_NUMBERED) :][:8], "big")
 
 
 def switched() -> dict:
@@ -91,6 +103,43 @@ def fuzzed() -> dict:
 
     results = run_workers(NetworkCondition(backend="switch"), 3, work, switch_counters)
     return {"reached": results.values, "counters": results.hub}
+
+
+def flooded_port() -> dict[str, int]:
+    """What a port of 15 slots does with 400,000 numbered frames, more than its reader can take,
+    that come from another processor, where there is one.
+    """
+
+    def flood() -> int:
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+        with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0) as raw:
+            raw.bind(("eth0", 0))
+            for number in range(400_000):
+                with suppress(OSError):
+                    raw.send(_NUMBERED + number.to_bytes(8, "big") + bytes(38))
+        return 0
+
+    def read() -> dict[str, int]:
+        enter_network_namespace()
+        netlink.add_veth("port", mtu=1500, peer="eth0")
+        netlink.bring_up("port")
+        netlink.bring_up("eth0")
+        port = Port("port", num_blocks=1)
+        sender = fork(flood)
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+        ended = os.pidfd_open(sender)
+        numbers: list[int] = []
+        while not (port.was_emptied and select.select([ended], [], [], 0)[0]):
+            frames = (packet[VNET_HEADER.size :] for _, packet in port.packets())
+            numbers += [_number(frame) for frame in frames if frame.startswith(_NUMBERED)]
+        assert end_of(sender) == WELL
+        return {
+            "num_read": len(numbers),
+            "num_unread": port.num_unread(),
+            "num_after_later_ones": sum(b < a for a, b in pairwise(numbers)),
+        }
+
+    return run_in_child(read, doing="reading a port", limit_s=200)
 
 
 def outage(begins_s: float = 0.0, sets: Mapping[float, float] = MappingProxyType({})) -> list:
