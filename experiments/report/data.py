@@ -18,7 +18,7 @@ from experiments.report.results_table import (
     named,
     results_table,
 )
-from experiments.report.scores import scored, signs
+from experiments.report.scores import scored, ways_to_target
 from experiments.report.tuned import Tuning, load_targets, load_tunings
 from experiments.runs.load import load_runs_and_metrics
 from experiments.runs.summary import HAVE_TIMES
@@ -33,7 +33,10 @@ MAX_LINES = 5
 NUM_FIRST = 3
 """A panel shows these places, however many they are."""
 
+_TIME = "time_to_accuracy_s"
 _ON_THE_WAY = ["steps_to_accuracy", "mb_to_accuracy"]
+_COLUMNS, _OF_WAY = ("step", "bytes_sent", "time_s"), [*_ON_THE_WAY, _TIME]
+"""Columns of evaluations, and what they are at the target."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,21 +159,18 @@ def foremost(group: pd.DataFrame, most: int, by: str = "place") -> pd.DataFrame:
 
 
 def _with_way(runs: pd.DataFrame, evaluations: pd.DataFrame) -> pd.DataFrame:
-    """`runs` with the steps and MB of the first evaluation that reached the target."""
+    """`runs` with the steps and MB until the target, and with the seconds in place of those that a
+    run records, which are of the evaluation that found it reached.
+    """
     timed = runs.loc[runs.status.isin(HAVE_TIMES), ["folder", "metric", "target_score"]]
-    rows = evaluations[["folder", "step", "bytes_sent", "score"]].merge(timed, on="folder")
-    sign = signs(rows)
-    first = rows.loc[sign * rows.score >= sign * rows.target_score].drop_duplicates("folder")
-    way = pd.DataFrame(
-        {
-            "folder": first.folder,
-            "steps_to_accuracy": first.step.astype(float),
-            "mb_to_accuracy": first.bytes_sent.astype(float) / 1e6,
-        }
-    )
+    rows = evaluations[["folder", *_COLUMNS, "score"]].merge(timed, on="folder")
+    way = ways_to_target(rows, _COLUMNS).set_axis(_OF_WAY, axis=1)
     is_reached = runs.status.isin(HAVE_TIMES) & runs.time_to_accuracy_s.notna()
     may_miss = (runs.target.notna() & (runs.status != AT_WORK) & ~is_reached).to_numpy()
-    runs = runs.merge(way, on="folder", how="left")
+    told_s = runs.time_to_accuracy_s
+    runs = runs.drop(columns=_TIME).join(way, on="folder")
+    runs[_TIME] = runs[_TIME].fillna(told_s).where(told_s.notna())
+    runs["mb_to_accuracy"] /= 1e6
     is_miss = may_miss & runs.steps_to_accuracy.isna().to_numpy()
     runs.loc[is_miss, _ON_THE_WAY] = math.inf
     return runs

@@ -9,8 +9,10 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
 
+from experiments.report.statistics import Array
 from experiments.tasks.target import ACCURACY, LOWER_IS_BETTER
 
 
@@ -56,6 +58,37 @@ def scored(metrics: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
         score = score.mask(metrics.folder.isin(others), metrics.score)
     rows = metrics.assign(score=score)
     return rows.loc[(rows["kind"] == "evaluation") & rows.score.notna()]
+
+
+def ways_to_target(rows: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+    """What the columns `names` come to at the targets of runs: where a straight line from the last
+    evaluation that misses the target to the first that reaches it does; the numbers of the first
+    evaluation of all, where that reaches it.
+
+    Args:
+        rows: evaluations in their order, with "folder", "metric", "score" and "target_score".
+        names: columns of numbers.
+
+    Returns:
+        a row for each folder that reaches its target, by its name.
+    """
+    sign = signs(rows)
+    first = rows.loc[sign * rows.score >= sign * rows.target_score].drop_duplicates("folder")
+    before = rows.groupby("folder")[[*names, "score"]].shift().loc[first.index]
+    parts = parts_of_way(before.score, first.score, first.target_score)
+    is_whole = parts == 1  # what is missing before is then no number
+    found = {
+        name: np.where(is_whole, first[name], before[name] + parts * (first[name] - before[name]))
+        for name in names
+    }
+    return pd.DataFrame(found, index=pd.Index(first.folder, name="folder"), dtype=float)
+
+
+def parts_of_way(before: Array, after: Array, target: Array) -> Array:
+    """`experiments.training.metrics.part_of_way` of many."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        parts = np.asarray((target - before) / (after - before), dtype=float)
+    return np.where(np.isfinite(parts), parts, 1.0)
 
 
 def signs(frame: pd.DataFrame) -> pd.Series:

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 Interval = tuple[float, float]
 Array = NDArray[np.float64]
 
+ALIKE = 1.05
+"""Steps and bytes that differ by less tie: they are read off a line between two evaluations."""
 MAX_PAIRS = 16
 """That `flip_p_value` takes, since it tries all ways to exchange the two of a pair."""
 
@@ -248,15 +250,14 @@ def best_by_accuracy(runs: pd.DataFrame) -> pd.DataFrame:
 def best_by_steps(settings: pd.DataFrame) -> pd.DataFrame:
     """The settings of one algorithm that tie as its best, in steps to the target.
 
-    For runs that end at a target: the question is how soon they are there. The best are the
-    settings that the greatest share of seeds reached the target with, and of these those whose
-    median run took the fewest steps. Where every median run misses, or there is no target, those
-    of the best score on the validation set: none, where none has a score.
+    For runs that end at a target. The best are the settings that the greatest share of seeds
+    reached it with, and of these those whose median run took the fewest steps. Where every median
+    run misses, or there is no target, those of the best score on the validation set, if any.
     """
     settings = settings.loc[settings.reached == settings.reached.max()]
     fewest = settings.steps_to_accuracy.min()
     if fewest < math.inf:  # neither a miss nor without a target
-        return settings.loc[settings.steps_to_accuracy == fewest]
+        return settings.loc[settings.steps_to_accuracy <= ALIKE * fewest]
     is_lower = [bool(LOWER_IS_BETTER.get(metric)) for metric in settings["metric"]]
     scores = settings.validation_score.mask(is_lower, -settings.validation_score)
     return settings.loc[scores == scores.max()]

@@ -23,7 +23,7 @@ from experiments.runs.summary import (
     told_workers,
 )
 from experiments.tasks.target import ACCURACY
-from experiments.training.metrics import MetricsRow, time_to_target
+from experiments.training.metrics import MetricsRow, reaching
 from host.errors import UserError
 from host.output import as_text, check_text
 from host.remaining import Work
@@ -189,13 +189,13 @@ def _reaches_as_told(
     told_s, target = summary.get("time_to_accuracy_s"), target_in(summary)
     evaluations = _evaluations(own, "accuracy" if target.metric == ACCURACY else "score")
     scored = [row for row in evaluations if row.value is not None]
-    reached_s = time_to_target(scored, target)
-    if reached_s is None:
+    reached = reaching(scored, target)
+    if reached is None:
         is_known = is_ended and is_whole and 0 < len(scored) == len(evaluations)
         return told_s is None or not is_known
     if told_s is None:
         return False
-    return _are_alike(reached_s, told_s) or (told_s < reached_s and not is_whole)
+    return _are_alike(reached.time_s, told_s) or (told_s < reached.time_s and not is_whole)
 
 
 def _evaluations(own: pa.Table, of_metric: str) -> list[MetricsRow]:

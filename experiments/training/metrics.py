@@ -1,5 +1,6 @@
 """What a run tells of itself on the way: rows of metrics."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -64,7 +65,41 @@ def reaching(rows: Iterable[MetricsRow], target: Target) -> MetricsRow | None:
     return next(reached, None)
 
 
+def around(
+    rows: Iterable[MetricsRow], target: Target
+) -> tuple[MetricsRow, MetricsRow, float] | None:
+    """The last evaluation before the first that reaches `target`, that one, and how much of the way
+    from one to the other a straight line between their values takes to it. The first evaluation of
+    all is both, where it reaches it; None if none does.
+    """
+    before = None
+    for row in rows:
+        if not row.is_evaluation or row.value is None:
+            continue
+        if target.is_reached(row.value):
+            assert target.value is not None and row.value is not None
+            if before is None:
+                return row, row, 1.0
+            assert before.value is not None
+            return before, row, part_of_way(before.value, row.value, target.value)
+        before = row
+    return None
+
+
+def part_of_way(before: float, after: float, target: float) -> float:
+    """Where `target` lies from a value that misses it to one that reaches it, 0 to 1; 1 where that
+    is not to be said, as of an infinite loss.
+    """
+    part = (target - before) / (after - before)
+    return part if math.isfinite(part) else 1.0
+
+
 def time_to_target(rows: Iterable[MetricsRow], target: Target) -> float | None:
-    """The `time_s` of the first evaluation that reaches `target`, None if none does."""
-    reached = reaching(rows, target)
-    return None if reached is None else reached.time_s
+    """Seconds until a straight line from the last evaluation that misses `target` to the first that
+    reaches it does; the `time_s` of the first evaluation of all, if that does. None for a miss.
+    """
+    found = around(rows, target)
+    if found is None:
+        return None
+    before, after, part = found
+    return before.time_s + part * (after.time_s - before.time_s)

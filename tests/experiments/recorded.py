@@ -13,7 +13,7 @@ from experiments.runs import journal
 from experiments.runs.fields import field_types
 from experiments.runs.summary import Summary
 from experiments.tasks.target import Target
-from experiments.training.metrics import MetricsRow, time_to_target
+from experiments.training.metrics import MetricsRow, reaching
 
 TARGET = 0.9
 NETS = {"slow_tcp": 100.0, "wan": 50.0, "lan_1g": 1000.0, "dc_10g": 10000.0}
@@ -37,7 +37,7 @@ def write_run(
     of the workers; `of_net`, of the network; `of_model`, of the model; `lr`, of its optimizer;
     `stop_at_target` and `of_run`, of the run;
     `shared_training`: it learns on every network the same. Where it reaches its target,
-    `time_to_accuracy_s` moves its rows, so that it does so then.
+    `time_to_accuracy_s` moves its rows, so that it does so then, by an evaluation at the target.
     """
     options, cluster = fields.pop("options", {}), fields.pop("cluster", {})
     of_net, stops = fields.pop("of_net", {}), fields.pop("stop_at_target", False)
@@ -63,9 +63,10 @@ def write_run(
             row | {"kind": "step", "loss": 1 - accuracy},
             row | {"kind": "evaluation", **evaluated},
         ]
-    reached_s = time_to_target([MetricsRow(**r) for r in metrics], target)
-    if fields.get("time_to_accuracy_s") is not None and reached_s is not None:
-        _stretch(metrics, reached_s, fields["time_to_accuracy_s"])
+    reached = reaching([MetricsRow(**r) for r in metrics], target)
+    if fields.get("time_to_accuracy_s") is not None and reached is not None:
+        _put_on_target(metrics, reached.step, target)
+        _stretch(metrics, reached.time_s, fields["time_to_accuracy_s"])
         step_s = metrics[-1]["time_s"] / (10 * num_rows)
     summary = dict.fromkeys(field_types(Summary)) | {
         **{"algo": algo, "net": net, "task": "mnist5k", "model": "cnn", "optim": "sgd"},
@@ -76,7 +77,7 @@ def write_run(
         **{"validation_loss": metrics[-1]["validation_loss"], "final_loss": 1.2 - limit},
         **{"bytes_sent_per_worker": metrics[-1]["bytes_sent"], "asked_rate_mbit": NETS[net]},
         **{"exposed_communication_s": num_rows * step_s, "achieved_rate_mbit": 0.99 * NETS[net]},
-        "time_to_accuracy_s": reached_s,
+        "time_to_accuracy_s": None if reached is None else reached.time_s,
         "evaluated_model": "average of the workers' models",
         **fields,
     }
@@ -99,6 +100,28 @@ def write_run(
     (folder / "environment.json").write_text(json.dumps(environment))
     parquet.write_table(journal.table(metrics), folder / "metrics.parquet")
     return summary
+
+
+def at_target(evaluations, target, names=("time_s",)):
+    """What columns come to where a line between two evaluations is at this accuracy; None for a
+    miss. The evaluations are rows as dicts.
+    """
+    scored = [row for row in evaluations if row["accuracy"] is not None]
+    first = next((k for k, row in enumerate(scored) if row["accuracy"] >= target), None)
+    if first is None:
+        return None
+    pair = scored[max(first - 1, 0) : first + 1]
+    accuracies = [row["accuracy"] for row in pair]
+    return {name: np.interp(target, accuracies, [row[name] for row in pair]) for name in names}
+
+
+def _put_on_target(metrics, step, target):
+    """The evaluation of that step to the target itself, where no line is drawn to it."""
+    (row,) = (row for row in metrics if row["step"] == step and row["kind"] == "evaluation")
+    if target.metric == "loss":
+        row["score"] = target.value
+    else:
+        row["accuracy"] = target.value
 
 
 def _stretch(metrics, reached_s, asked_s):

@@ -35,7 +35,8 @@ from experiments.report.configurations import check_alike, differing, read_confi
 from experiments.report.tuned import load_targets
 from experiments.runs.load import load_config
 from experiments.runs.study import Standing, read_record
-from experiments.training.metrics import MetricsRow
+from experiments.tasks.target import Target
+from experiments.training.metrics import MetricsRow, around
 from host.errors import UserError
 from host.output import writing
 
@@ -89,26 +90,16 @@ class Run:
 
     def around(self, accuracy: float) -> tuple[float, float]:
         """The steps of these two evaluations, of which both may be the first; inf for a miss."""
-        before, after = _around(self.rows, accuracy)
-        return (before.step, after.step) if before and after else (math.inf, math.inf)
+        found = around(self.rows, Target(value=accuracy))
+        return (found[0].step, found[1].step) if found else (math.inf, math.inf)
 
 
 def _steps_to(rows: Sequence[MetricsRow], accuracy: float) -> float:
-    before, after = _around(rows, accuracy)
-    if before is None or after is None:
+    found = around(rows, Target(value=accuracy))
+    if found is None:
         return math.inf
-    below, above = before.accuracy or 0.0, after.accuracy or 0.0
-    part = (accuracy - below) / (above - below) if before is not after else 0.0
+    before, after, part = found
     return round(before.step + part * (after.step - before.step), 2)
-
-
-def _around(
-    rows: Sequence[MetricsRow], accuracy: float
-) -> tuple[MetricsRow | None, MetricsRow | None]:
-    for before, after in pairwise([*rows[:1], *rows]):
-        if (after.accuracy or 0.0) >= accuracy:
-            return before, after
-    return None, None
 
 
 def extract(runs: Path, file: Path = FILE) -> None:

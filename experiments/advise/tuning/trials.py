@@ -29,7 +29,7 @@ from experiments.runs.load import load_rows
 from experiments.runs.study import Standing, read_record
 from experiments.runs.summary import read_summary
 from experiments.tasks.target import Target
-from experiments.training.metrics import MetricsRow, time_to_target
+from experiments.training.metrics import MetricsRow, reaching
 from host.errors import UserError
 from host.words import counted, listed
 
@@ -99,8 +99,8 @@ class Trial:
 
     def time_s(self, target: float) -> float:
         """Seconds until the first evaluation with this accuracy; inf for a miss."""
-        reached_s = time_to_target(self.evaluations, Target(value=target))
-        return math.inf if reached_s is None else reached_s
+        reached = reaching(self.evaluations, Target(value=target))
+        return math.inf if reached is None else reached.time_s
 
 
 def load_trials(settings: Settings, folder: Path, *, may_score: bool = False) -> list[Trial]:

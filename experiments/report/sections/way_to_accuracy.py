@@ -15,6 +15,7 @@ from experiments.report.figures.plots import OVER, accuracy_plot
 from experiments.report.phrases import kinds, sentence, so_far
 from experiments.report.results_table import COMPARABLE, comparable
 from experiments.report.section import PageTable, Section
+from experiments.report.statistics import ALIKE
 from host.words import counted, listed
 
 TITLE = "Accuracy over time, steps and bytes"
@@ -83,6 +84,6 @@ def _fewest(groups: list[pd.DataFrame], column: str, what: str) -> str:
 
 
 def _least(rows: list[dict[Any, Any]], column: str) -> list[str]:
-    """The labels of the rows with the least number, if it is finite."""
+    """The labels of the rows with the least number or one alike, if it is finite."""
     least = min((row[column] for row in rows if not math.isnan(row[column])), default=math.inf)
-    return [row["label"] for row in rows if row[column] == least < math.inf]
+    return [row["label"] for row in rows if row[column] <= ALIKE * least < math.inf]

@@ -15,9 +15,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from experiments.report.data import ReportData
 from experiments.report.results_table import AT_WORK, KEYS
+from experiments.report.scores import parts_of_way
 from experiments.report.statistics import Array
 from experiments.report.targets.curves import Curves
 from experiments.runs.summary import ENDED_EARLY, HAVE_TIMES
@@ -88,8 +90,7 @@ def _times(
         scores = sign * curves.get("score", index)
         best = np.maximum.accumulate(np.where(np.isnan(scores), -math.inf, scores))
         first = np.searchsorted(best, sign * targets)
-        seconds = np.append(curves.get("time_s", index), math.inf)
-        times[at] = seconds[first]
+        times[at] = _on_lines(scores, curves.get("time_s", index), first, sign * targets)
         is_missed = np.isinf(times[at])
         stopped = status == ENDED_EARLY or (stops and bool((best >= sign * own).any()))
         if is_unread:
@@ -97,4 +98,18 @@ def _times(
             times[at, is_missed] = np.where(targets == own, told, math.nan)[is_missed]
         elif stopped or (pd.notna(steps) and steps < last_step):
             times[at, is_missed & is_harder] = math.nan
+    return times
+
+
+def _on_lines(scores: Array, seconds: Array, first: NDArray[np.int_], targets: Array) -> Array:
+    """`experiments.report.scores.ways_to_target` in seconds, of one run and many targets, whose
+    `first` evaluations these are; inf behind the last. Greater scores are better.
+    """
+    times = np.full(len(targets), math.inf)
+    is_there = first < len(scores)
+    after = first[is_there]
+    before = np.maximum(after - 1, 0)
+    parts = parts_of_way(scores[before], scores[after], targets[is_there])
+    on_lines = seconds[before] + parts * (seconds[after] - seconds[before])
+    times[is_there] = np.where(parts == 1, seconds[after], on_lines)
     return times

@@ -1,25 +1,33 @@
 """What a report says of when runs were evaluated, and of whose models."""
 
+from dataclasses import asdict
+
+import pytest
+
 from experiments.report.data import ReportData
 from experiments.report.sections import final_accuracy, time_to_accuracy
 from experiments.runs.load import load_rows
-from tests.experiments.recorded import TARGET, write_run
+from tests.experiments.recorded import TARGET, at_target, write_run
 
 
-def steps_to_target(folder):
-    return next(row.step for row in load_rows(folder) if row.is_evaluation and row.value >= TARGET)
+def change(folder, target):
+    """By how much the time of a run changes without every other evaluation, in percent."""
+    rows = [asdict(row) for row in load_rows(folder) if row.is_evaluation]
+    whole, *halves = (at_target(own, target)["time_s"] for own in (rows, rows[::2], rows[1::2]))
+    return 100 * max(abs(half / whole - 1) for half in halves)
 
 
-def test_by_how_much_times_may_be_too_long_is_said(tmp_path):
-    """Evaluations are 10 steps apart, and all steps take equally long."""
-    write_run(tmp_path / "coarse" / "run", limit=0.98)
-    steps = steps_to_target(tmp_path / "coarse" / "run")
+@pytest.mark.parametrize("target", [0.3, 0.5])  # there by the first evaluation, and by the third
+def test_by_how_much_times_may_be_off_is_said(tmp_path, target):
+    write_run(tmp_path / "coarse" / "run", target_accuracy=target)
     (note,) = time_to_accuracy.section(ReportData.load(tmp_path / "coarse")).notes
-    share = f"{1000 / steps:.0f} %"
-    said = f"by up to {share} of it in the median run of a setting, allreduce, and by up to "
+    percent = change(tmp_path / "coarse" / "run", target)
+    assert percent > 5
+    share = f"{percent:.0f} %"
+    said = f"by up to {share} in the median run of a setting, allreduce, and by up to "
     assert note.endswith(f"{said}{share} in a single run.")
-    write_run(tmp_path / "fine" / "run", limit=0.9001, num_rows=400)
-    assert steps_to_target(tmp_path / "fine" / "run") > 200
+    write_run(tmp_path / "fine" / "run")
+    assert 0 < change(tmp_path / "fine" / "run", TARGET) < 5
     assert time_to_accuracy.section(ReportData.load(tmp_path / "fine")).notes == []
     write_run(tmp_path / "missed" / "run", limit=0.5)
     assert time_to_accuracy.section(ReportData.load(tmp_path / "missed")).notes == []
@@ -29,14 +37,13 @@ def test_the_setting_that_is_evaluated_the_least_often_is_named(tmp_path):
     """One of five, so that the median over all runs is that of the others."""
     for algo in ("allreduce", "local_sgd", "torch_ddp", "torch_ddp_bf16"):
         for net in ("wan", "lan_1g"):
-            fine = {"limit": 0.9001, "num_rows": 400}
-            write_run(tmp_path / f"{algo}_{net}", algo, net, **fine)
+            write_run(tmp_path / f"{algo}_{net}", algo, net)
     assert time_to_accuracy.section(ReportData.load(tmp_path)).notes == []
     folder = tmp_path / "coarse"
-    write_run(folder, "bytegrad", "wan")
+    write_run(folder, "bytegrad", "wan", target_accuracy=0.5)
     (note,) = time_to_accuracy.section(ReportData.load(tmp_path)).notes
-    share = f"{1000 / steps_to_target(folder):.0f} %"
-    said = f"by up to {share} of it in the median run of a setting, bytegrad (network wan, "
+    share = f"{change(folder, 0.5):.0f} %"
+    said = f"by up to {share} in the median run of a setting, bytegrad (network wan, "
     assert said in note
 
 

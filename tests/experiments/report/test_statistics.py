@@ -288,6 +288,9 @@ def test_the_two_rules_for_the_best_rate_differ_by_their_question():
         }
     )
     assert list(best_by_steps(settings).lr_scale) == [1.0]
+    for other, best in ((104.0, [1.0, 3.0]), (106.0, [1.0])):
+        near = settings.assign(steps_to_accuracy=[100.0, other])
+        assert list(best_by_steps(near).lr_scale) == best
     assert list(best_by_steps(settings.assign(reached=[0.8, 1.0])).lr_scale) == [3.0]
     missed = settings.assign(steps_to_accuracy=float("inf"))
     assert list(best_by_steps(missed).lr_scale) == [3.0]

@@ -342,7 +342,7 @@ def test_a_path_that_is_no_folder_is_a_users_error(tmp_path):
         load_runs(tmp_path / "misspelt")
 
 
-def test_time_to_accuracy_is_the_first_evaluation_at_or_above_the_target():
+def test_time_to_accuracy_is_where_the_line_to_the_first_evaluation_at_the_target_is_there():
     rows = [
         MetricsRow(kind="evaluation", step=1, time_s=1.0, accuracy=math.nan),
         MetricsRow(kind="evaluation", step=2, time_s=2.0, accuracy=0.7),
@@ -352,12 +352,19 @@ def test_time_to_accuracy_is_the_first_evaluation_at_or_above_the_target():
         MetricsRow(kind="evaluation", step=5, time_s=5.0, accuracy=0.95),
     ]
     assert time_to_target(rows, Target(value=0.9)) == 4.0
+    assert time_to_target(rows, Target(value=0.8)) == pytest.approx(3.0)
+    assert time_to_target(rows, Target(value=0.94)) == pytest.approx(4.8)
     assert time_to_target(rows, Target(value=0.5)) == 2.0
     assert time_to_target(rows, Target(value=0.96)) is None
     assert time_to_target(rows, Target()) is None
     assert time_to_target([], Target(value=0.5)) is None
     losses = [replace(row, score=row.accuracy and 1 - row.accuracy) for row in rows]
-    assert time_to_target(losses, Target(metric="loss", value=0.1001)) == 4.0
+    assert time_to_target(losses, Target(metric="loss", value=0.1001)) == pytest.approx(
+        4.0, rel=1e-3
+    )
+    assert time_to_target(losses, Target(metric="loss", value=0.2)) == pytest.approx(3.0)
+    gone = replace(losses[1], score=math.inf)
+    assert time_to_target([gone, losses[4]], Target(metric="loss", value=0.2)) == 4.0
     assert time_to_target(losses, Target(metric="loss", value=0.01)) is None
 
 

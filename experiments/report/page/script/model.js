@@ -28,14 +28,19 @@ class Model {
         return name in this.column ? valueOf(this.column[name], run) : null;
     }
 
-    // Seconds of the first evaluation that reached the target, Infinity for a miss. Where evaluations cannot be read,
-    // all or the last, it is what the run recorded, NaN at other targets. A run that a search ended, and that is not at
-    // work, had reached its own.
+    // Seconds until a straight line between two evaluations reached the target, Infinity for a miss. Where evaluations
+    // cannot be read, all or the last, it is what the run recorded, NaN at other targets. A run that a search ended, and
+    // that is not at work, had reached its own.
     timeTo(target, run, { recorded, is_lower: isLower }) {
         if (!["completed", "ended early"].includes(this.get("status", run))) return Infinity;
         const scores = this.curve("score", run);
         const at = scores.findIndex((score) => (isLower ? score <= target : score >= target));
-        if (at >= 0) return this.curve("time_s", run)[at];
+        if (at >= 0) {
+            const [before, seconds] = [Math.max(at - 1, 0), this.curve("time_s", run)];
+            const part = (target - scores[before]) / (scores[at] - scores[before]);
+            if (!Number.isFinite(part) || part === 1) return seconds[at];
+            return seconds[before] + part * (seconds[at] - seconds[before]);
+        }
         if (!this.unread.includes(run)) return Infinity;
         return target === recorded ? (this.get("time_to_accuracy_s", run) ?? Infinity) : NaN;
     }

@@ -85,7 +85,7 @@ def test_a_run_whose_last_evaluations_are_lost_has_the_time_that_it_recorded():
         assert any_unread(situation)
         times = times_of_all(situation, two_curves(), np.array([0.5, 0.9, 0.95]))
         told = math.inf if math.isnan(recorded_s) else recorded_s
-        np.testing.assert_array_equal(times[0], [[6.0, math.nan, told]])
+        np.testing.assert_array_equal(times[0], [[5.75, math.nan, told]])
 
 
 def test_a_score_that_is_no_number_reaches_nothing():
