@@ -65,8 +65,8 @@ class Summary:
     steps: int | None = None
     steps_per_s: float | None = None
     time_to_accuracy_s: float | None = None
-    """To the target, whatever its metric is; None where it was missed, or not reached before the
-    run was ended.
+    """To the first evaluation at the target, whatever its metric is; None where it was missed, or
+    not reached before the run was ended. Reports draw a line from the evaluation before it.
     """
     target_accuracy: float | None = None
     """None: there is no target, or one by another metric, which is in the last fields."""

@@ -11,7 +11,7 @@ from experiments.simulated.simulate import make_timeline, train_simulated
 from experiments.simulated.stacking import StackingChoice, choose_stacking
 from experiments.tasks.base import TaskData
 from experiments.tasks.target import Target
-from experiments.training.metrics import MetricsRow
+from experiments.training.metrics import MetricsRow, time_to_target
 from experiments.training.result import DivergedError
 
 
@@ -21,9 +21,11 @@ class SimulatedOutcome:
 
     Times in seconds, bytes sent by the average worker; `score` is the best until then. One that
     diverged has missed the target; its times and bytes are NaN where its clocks did not run.
+    `reached_s`: of `time_to_target`, somewhat before `time_s`, which is that of an evaluation.
     """
 
     has_reached: bool
+    reached_s: float
     score: float
     num_steps: int
     time_s: float
@@ -34,7 +36,7 @@ class SimulatedOutcome:
     @property
     def time_to_accuracy_s(self) -> float:
         """It is inf for a miss."""
-        return self.time_s if self.has_reached else math.inf
+        return self.reached_s if self.has_reached else math.inf
 
     @property
     def step_s(self) -> float:
@@ -88,14 +90,17 @@ def outcome_there(plan: Plan, training: RecordedTraining) -> SimulatedOutcome:
 
 def _outcome(evaluations: Iterable[MetricsRow], target: Target) -> SimulatedOutcome:
     """What the rows come to until the first that reaches `target`."""
-    best, last = math.nan, _BEFORE
+    best, rows = math.nan, [_BEFORE]
     for last in evaluations:
         assert last.value is not None, "an evaluation has a score"
+        rows.append(last)
         best = target.better(last.value, best)
         if target.is_reached(last.value):
             break
+    reached_s, last = time_to_target(rows, target), rows[-1]
     return SimulatedOutcome(
-        has_reached=target.is_reached(best),
+        has_reached=reached_s is not None,
+        reached_s=math.nan if reached_s is None else reached_s,
         score=best,
         num_steps=last.step,
         time_s=last.time_s,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from experiments.tasks.target import Target
-from experiments.training.metrics import MetricsRow, time_to_target
+from experiments.training.metrics import MetricsRow, around, time_to_target
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,10 +64,13 @@ def _accuracy_at(rows: Sequence[MetricsRow], aim: Aim) -> float:
 
 
 def _bytes(rows: Sequence[MetricsRow], aim: Aim) -> float:
-    for row in rows:
-        if aim.target.is_reached(row.value):
-            return math.nan if row.bytes_sent is None else float(row.bytes_sent)
-    return math.inf
+    found = around(rows, aim.target)
+    if found is None:
+        return math.inf
+    before, after, part = found
+    if before.bytes_sent is None or after.bytes_sent is None:
+        return math.nan
+    return before.bytes_sent + part * (after.bytes_sent - before.bytes_sent)
 
 
 OBJECTIVES = {

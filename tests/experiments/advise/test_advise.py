@@ -41,6 +41,7 @@ def outcome(time_s, *, score=0.95, num_steps=10):
     """A run that takes `time_s` to the target, or misses it if that is inf."""
     return SimulatedOutcome(
         has_reached=math.isfinite(time_s),
+        reached_s=time_s,
         score=score,
         num_steps=num_steps,
         time_s=time_s if math.isfinite(time_s) else 99.0,
