@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from hydra.utils import get_object
 
 from bagua_algos.communication.communicator import Operation
 from experiments.plan.identity import config_text, identity
@@ -231,10 +232,22 @@ def grouped(configs: Sequence[Mapping[str, Any]]) -> list[list[int]]:
     """The places of those configurations together that differ in nothing but times: one training
     may serve them, and for the rest of them the clocks run alone.
     """
-    groups: dict[str, list[int]] = {}
+    groups: dict[object, list[int]] = {}
     for place, config in enumerate(configs):
-        groups.setdefault(repr(_without(config, _OF_TIME)), []).append(place)
+        key = place if _serves_none(config) else repr(_without(config, _OF_TIME))
+        groups.setdefault(key, []).append(place)
     return list(groups.values())
+
+
+def _serves_none(config: Mapping[str, Any]) -> bool:
+    """Whether the training of such a run is for certain of no use to another one, as by `_key`."""
+    if config["checkpoint_every"] or config["resume"] is not None:
+        return True
+    target = str(config["algo"].get("_target_"))
+    if target.startswith("bagua_algos."):  # others' code is not imported for this
+        with suppress(Exception):  # of what is none, which the run refuses
+            return bool(getattr(get_object(target), "depends_on_timing", False))
+    return False
 
 
 def _made_of(config: Mapping[str, Any]) -> str | None:

@@ -18,6 +18,7 @@ from experiments.simulated.kept_trainings import (
     _installed,
     _made_of,
     digest_of_code,
+    grouped,
     simulate_once,
 )
 from host.errors import UserError
@@ -282,3 +283,19 @@ def test_another_process_finds_the_same_trainings():
     )
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
     assert other.stdout.strip() == digest_of_code()
+
+
+@pytest.mark.parametrize(
+    ("words", "groups"),
+    [
+        (["algo=bytegrad"], [[0, 1]]),
+        (["algo=async"], [[0], [1]]),  # its values depend on the network
+        (["algo=bytegrad", "checkpoint_every=2"], [[0], [1]]),
+        (["algo=bytegrad", "resume=outputs/run"], [[0], [1]]),
+        (["algo=bytegrad", "++algo._target_=a_stranger.Own"], [[0, 1]]),
+        (["algo=bytegrad", "++algo._target_=bagua_algos.gone.Own"], [[0, 1]]),
+    ],
+)
+def test_runs_that_one_training_serves_are_grouped(words, groups):
+    """The others would only wait for each other."""
+    assert grouped([plain(config_of(*words, f"net={net}")) for net in ("wan", "lan_1g")]) == groups
