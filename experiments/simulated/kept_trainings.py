@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import cache, partial
+from importlib import import_module
 from importlib.metadata import distribution, packages_distributions
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
-from hydra.utils import get_object
 
 from bagua_algos.communication.communicator import Operation
 from experiments.plan.identity import config_text, identity
@@ -246,7 +246,8 @@ def _serves_none(config: Mapping[str, Any]) -> bool:
     target = str(config["algo"].get("_target_"))
     if target.startswith("bagua_algos."):  # others' code is not imported for this
         with suppress(Exception):  # of what is none, which the run refuses
-            return bool(getattr(get_object(target), "depends_on_timing", False))
+            module, _, name = target.rpartition(".")
+            return bool(getattr(import_module(module), name).depends_on_timing)
     return False
 
 
