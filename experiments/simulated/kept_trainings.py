@@ -241,9 +241,9 @@ def grouped(configs: Sequence[Mapping[str, Any]]) -> list[list[int]]:
 
 def _serves_none(config: Mapping[str, Any]) -> bool:
     """Whether the training of such a run is for certain of no use to another one, as by `_key`."""
-    if config["checkpoint_every"] or config["resume"] is not None:
+    if config.get("checkpoint_every") or config.get("resume") is not None:
         return True
-    target = str(config["algo"].get("_target_"))
+    target = str((config.get("algo") or {}).get("_target_"))
     if target.startswith("bagua_algos."):  # others' code is not imported for this
         with suppress(Exception):  # of what is none, which the run refuses
             module, _, name = target.rpartition(".")

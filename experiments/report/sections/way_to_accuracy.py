@@ -73,9 +73,10 @@ def _fewest(groups: list[pd.DataFrame], column: str, what: str) -> str:
     if not reached:
         return ""
     if len(groups) == 1:
-        unit = "MB by a worker" if column.startswith("mb") else "steps"
+        least = groups[0][column].min()
+        is_mb = column.startswith("mb")
+        number = f"{least:,.4g} MB by a worker" if is_mb else f"{least:,.0f} steps"
         tie = ", which tie" if len(reached[0]) > 1 else ""
-        number = f"{groups[0][column].min():,.4g} {unit}"
         return f"{what} to the target: {listed(reached[0])}{tie}, {number}"
     wins = Counter(label for labels in reached for label in labels)
     said = listed(f"{label} in {number}" for label, number in wins.most_common())

@@ -1,11 +1,14 @@
 """What a report says of when runs were evaluated, and of whose models."""
 
-from dataclasses import asdict
+import math
+from dataclasses import asdict, replace
 
 import pytest
+from pyarrow import parquet
 
 from experiments.report.data import ReportData
 from experiments.report.sections import final_accuracy, time_to_accuracy
+from experiments.runs import journal
 from experiments.runs.load import load_rows
 from tests.experiments.recorded import TARGET, at_target, write_run
 
@@ -45,6 +48,17 @@ def test_the_setting_that_is_evaluated_the_least_often_is_named(tmp_path):
     share = f"{change(folder, 0.5):.0f} %"
     said = f"by up to {share} in the median run of a setting, bytegrad (network wan, "
     assert said in note
+
+
+@pytest.mark.parametrize("has_bytes", [lambda step: step > 80, lambda step: step <= 80])
+def test_bytes_that_one_side_of_the_line_lacks_are_not_known(has_bytes, tmp_path):
+    write_run(tmp_path / "run")
+    rows = load_rows(tmp_path / "run")
+    lacking = [r if has_bytes(r.step) else replace(r, bytes_sent=None) for r in rows]
+    table = journal.table([asdict(row) for row in lacking])
+    parquet.write_table(table, tmp_path / "run" / "metrics.parquet")
+    [run] = ReportData.load(tmp_path).runs.to_dict("records")
+    assert 80 < run["steps_to_accuracy"] < 90 and math.isnan(run["mb_to_accuracy"])
 
 
 def test_own_models_have_a_column_where_they_were_scored(tmp_path):
