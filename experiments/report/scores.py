@@ -76,11 +76,7 @@ def ways_to_target(rows: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
     first = rows.loc[sign * rows.score >= sign * rows.target_score].drop_duplicates("folder")
     before = rows.groupby("folder")[[*names, "score"]].shift().loc[first.index]
     parts = parts_of_way(before.score, first.score, first.target_score)
-    is_whole = parts == 1  # what is missing before is then no number
-    found = {
-        name: np.where(is_whole, first[name], before[name] + parts * (first[name] - before[name]))
-        for name in names
-    }
+    found = {name: on_line(before[name], first[name], parts) for name in names}
     return pd.DataFrame(found, index=pd.Index(first.folder, name="folder"), dtype=float)
 
 
@@ -89,6 +85,11 @@ def parts_of_way(before: Array, after: Array, target: Array) -> Array:
     with np.errstate(invalid="ignore", divide="ignore"):
         parts = np.asarray((target - before) / (after - before), dtype=float)
     return np.where(np.isfinite(parts), parts, 1.0)
+
+
+def on_line(before: Array, after: Array, parts: Array) -> Array:
+    """What numbers are at such parts of the way; at its end those before may be missing."""
+    return np.where(parts == 1, after, before + parts * (after - before))
 
 
 def signs(frame: pd.DataFrame) -> pd.Series:

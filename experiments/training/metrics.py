@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from experiments.tasks.target import Target
 
@@ -65,23 +66,32 @@ def reaching(rows: Iterable[MetricsRow], target: Target) -> MetricsRow | None:
     return next(reached, None)
 
 
-def around(
-    rows: Iterable[MetricsRow], target: Target
-) -> tuple[MetricsRow, MetricsRow, float] | None:
-    """The last evaluation before the first that reaches `target`, that one, and how much of the way
-    from one to the other a straight line between their values takes to it. The first evaluation of
-    all is both, where it reaches it; None if none does.
-    """
+class Crossing(NamedTuple):
+    """Where a straight line between the values of two evaluations reaches a target."""
+
+    before: MetricsRow
+    """The last that misses it; the first of all, where that reaches it."""
+    after: MetricsRow
+    """The first that reaches it."""
+    part: float
+    """Of the way from one to the other, 0 to 1."""
+
+    def at(self, before: float, after: float) -> float:
+        """What a number is there that is so much at the two evaluations."""
+        return before + self.part * (after - before)
+
+
+def crossing(rows: Iterable[MetricsRow], target: Target) -> Crossing | None:
+    """Where these rows reach `target`; None for a miss."""
     before = None
     for row in rows:
         if not row.is_evaluation or row.value is None:
             continue
         if target.is_reached(row.value):
-            assert target.value is not None and row.value is not None
             if before is None:
-                return row, row, 1.0
-            assert before.value is not None
-            return before, row, part_of_way(before.value, row.value, target.value)
+                return Crossing(row, row, 1.0)
+            assert before.value is not None and target.value is not None
+            return Crossing(before, row, part_of_way(before.value, row.value, target.value))
         before = row
     return None
 
@@ -98,8 +108,5 @@ def time_to_target(rows: Iterable[MetricsRow], target: Target) -> float | None:
     """Seconds until a straight line from the last evaluation that misses `target` to the first that
     reaches it does; the `time_s` of the first evaluation of all, if that does. None for a miss.
     """
-    found = around(rows, target)
-    if found is None:
-        return None
-    before, after, part = found
-    return before.time_s + part * (after.time_s - before.time_s)
+    found = crossing(rows, target)
+    return None if found is None else found.at(found.before.time_s, found.after.time_s)

@@ -36,7 +36,7 @@ from experiments.report.tuned import load_targets
 from experiments.runs.load import load_config
 from experiments.runs.study import Standing, read_record
 from experiments.tasks.target import Target
-from experiments.training.metrics import MetricsRow, around
+from experiments.training.metrics import MetricsRow, crossing
 from host.errors import UserError
 from host.output import writing
 
@@ -90,16 +90,13 @@ class Run:
 
     def around(self, accuracy: float) -> tuple[float, float]:
         """The steps of these two evaluations, of which both may be the first; inf for a miss."""
-        found = around(self.rows, Target(value=accuracy))
-        return (found[0].step, found[1].step) if found else (math.inf, math.inf)
+        found = crossing(self.rows, Target(value=accuracy))
+        return (found.before.step, found.after.step) if found else (math.inf, math.inf)
 
 
 def _steps_to(rows: Sequence[MetricsRow], accuracy: float) -> float:
-    found = around(rows, Target(value=accuracy))
-    if found is None:
-        return math.inf
-    before, after, part = found
-    return round(before.step + part * (after.step - before.step), 2)
+    found = crossing(rows, Target(value=accuracy))
+    return round(found.at(found.before.step, found.after.step), 2) if found else math.inf
 
 
 def extract(runs: Path, file: Path = FILE) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from experiments.tasks.target import Target
-from experiments.training.metrics import MetricsRow, around, time_to_target
+from experiments.training.metrics import MetricsRow, crossing, time_to_target
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,13 +64,11 @@ def _accuracy_at(rows: Sequence[MetricsRow], aim: Aim) -> float:
 
 
 def _bytes(rows: Sequence[MetricsRow], aim: Aim) -> float:
-    found = around(rows, aim.target)
+    found = crossing(rows, aim.target)
     if found is None:
         return math.inf
-    before, after, part = found
-    if before.bytes_sent is None or after.bytes_sent is None:
-        return math.nan
-    return before.bytes_sent + part * (after.bytes_sent - before.bytes_sent)
+    before, after = found.before.bytes_sent, found.after.bytes_sent
+    return math.nan if before is None or after is None else found.at(before, after)
 
 
 OBJECTIVES = {

@@ -86,11 +86,10 @@ def _between(data: ReportData) -> str:
     is_odd = rows.groupby("folder").cumcount() % 2
     halves = [ways_to_target(rows.loc[is_odd == k], ["time_s"]).time_s for k in (0, 1)]
     changes = [abs(half.reindex(reached.index) / reached[_TIME] - 1) for half in halves]
+    change = pd.concat(changes, axis=1).max(axis=1, skipna=False)
     last = rows.loc[rows.time_s < rows[_TIME]].groupby("folder").time_s.max()
-    next_ = rows.loc[rows.time_s >= rows[_TIME]].groupby("folder").time_s.min()
-    spacing = next_ / last.reindex(next_.index) - 1
-    changes = pd.concat(changes, axis=1).max(axis=1, skipna=False)
-    off = changes.fillna(spacing.reindex(reached.index)).fillna(1.0)
+    first = rows.loc[rows.time_s >= rows[_TIME]].groupby("folder").time_s.min()
+    off = change.fillna(first / last - 1).fillna(1.0)
     medians = off.groupby(reached.setting).median()
     if not (medians > LITTLE).any():
         return ""

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from experiments.report.data import ReportData
 from experiments.report.results_table import AT_WORK, KEYS
-from experiments.report.scores import parts_of_way
+from experiments.report.scores import on_line, parts_of_way
 from experiments.report.statistics import Array
 from experiments.report.targets.curves import Curves
 from experiments.runs.summary import ENDED_EARLY, HAVE_TIMES
@@ -110,6 +110,5 @@ def _on_lines(scores: Array, seconds: Array, first: NDArray[np.int_], targets: A
     after = first[is_there]
     before = np.maximum(after - 1, 0)
     parts = parts_of_way(scores[before], scores[after], targets[is_there])
-    on_lines = seconds[before] + parts * (seconds[after] - seconds[before])
-    times[is_there] = np.where(parts == 1, seconds[after], on_lines)
+    times[is_there] = on_line(seconds[before], seconds[after], parts)
     return times

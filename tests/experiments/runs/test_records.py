@@ -359,9 +359,7 @@ def test_time_to_accuracy_is_where_the_line_to_the_first_evaluation_at_the_targe
     assert time_to_target(rows, Target()) is None
     assert time_to_target([], Target(value=0.5)) is None
     losses = [replace(row, score=row.accuracy and 1 - row.accuracy) for row in rows]
-    assert time_to_target(losses, Target(metric="loss", value=0.1001)) == pytest.approx(
-        4.0, rel=1e-3
-    )
+    assert time_to_target(losses, Target(metric="loss", value=0.1001)) == pytest.approx(3.999)
     assert time_to_target(losses, Target(metric="loss", value=0.2)) == pytest.approx(3.0)
     gone = replace(losses[1], score=math.inf)
     assert time_to_target([gone, losses[4]], Target(metric="loss", value=0.2)) == 4.0
