@@ -21,6 +21,7 @@ import yaml
 from numpy.typing import NDArray
 
 from experiments.plan.limits.of_runs import PRECISIONS
+from experiments.predict.step_trace import KINDS, StepTrace, Work
 from host.errors import UserError
 from host.strangers.regular import read_text
 from netsim.conditions.link import check_number
@@ -28,14 +29,10 @@ from netsim.timeline.compute import ComputeTimes
 
 if TYPE_CHECKING:  # a mistake in the name of a device needs no torch to be told
     from bagua_algos.engine.bucket import Bucket
-    from experiments.predict.trace import StepTrace, Work
 
 FOLDER = Path(__file__).parent / "devices"
 SHARES = Path(__file__).parent / "shares.yaml"
 """Written by `python -m experiments.devices --write`."""
-
-KINDS = ("convolution", "convolution_3x3", "matrix", "attention", "recurrent", "elementwise")
-"""Of operations; 3x3 convolutions of stride 1 can be done by Winograd's algorithm."""
 
 WORD_BYTES = 4
 INSIDE = ("nvlink", "pcie")

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from scipy.optimize import least_squares
 
-from experiments.predict.device import KINDS, WORD_BYTES, Device, Figure
+from experiments.predict.device import WORD_BYTES, Device, Figure
 from experiments.predict.load_model import trace_model
-from experiments.predict.trace import StepTrace
+from experiments.predict.step_trace import KINDS, StepTrace
 
 USUAL = {
     True: (0.2, 0.25, 0.5, 0.35, 0.35, 1.5),

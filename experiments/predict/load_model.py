@@ -21,12 +21,11 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig, OmegaConf
 
 from experiments.plan.part import make_part
+from experiments.predict.step_trace import StepTrace
 from host.errors import UserError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-
-    from experiments.predict.trace import StepTrace
 
 FOLDER = Path(__file__).parent / "models"
 INPUTS = {"tokens": "128", "image": "3x224x224", "features": "784"}

@@ -25,6 +25,7 @@ from experiments.predict.cluster import WORDS as CLUSTER_WORDS
 from experiments.predict.cluster import cluster_of
 from experiments.predict.device import Device
 from experiments.predict.load_model import is_of_model, model_config, trace_model
+from experiments.predict.step_trace import StepTrace
 from host.errors import UserError
 from host.words import counted
 from netsim.conditions.condition import NetworkCondition
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from bagua_algos.engine.algorithm import Algorithm
     from experiments.plan.plan import Plan
     from experiments.predict.dry_run import DryRun
-    from experiments.predict.trace import StepTrace
 
 MAX_STEPS = 10_000
 """More than were asked for, until two rounds of a background have ended."""

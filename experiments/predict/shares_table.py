@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import yaml
 
-from experiments.predict.device import FOLDER, KINDS, Device, Figure, known_devices
+from experiments.predict.device import FOLDER, Device, Figure, known_devices
 from experiments.predict.fit_shares import error, fit_shares, leave_one_out
+from experiments.predict.step_trace import KINDS
 from host.markdown import table
 
 _HEADERS = ("figure", "examples/s", "fitted", "from other models")

@@ -10,13 +10,9 @@ compiler has fused move fewer bytes.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -24,83 +20,13 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import conv_flop_count, flop_registry, sdpa_flop_count
 from torch.utils.module_tracker import ModuleTracker
 
-from experiments.predict.device import KINDS
 from experiments.predict.memory_traffic import moved_bytes
+from experiments.predict.step_trace import LayerFlops, StepTrace, Work
 from host.errors import UserError
-
-Shape = tuple[int, ...]
 
 _CONVOLUTIONS = {"convolution", "_convolution", "convolution_backward"}
 _PRODUCTS_OF_BATCHES = {"bmm", "baddbmm"}
 _SDPA_BACKWARD_PER_FORWARD = 2.5  # as torch.utils.flop_counter: it computes the scores again
-
-
-@dataclass(kw_only=True)
-class Work:
-    """Operations in the order in which they run: `kinds` (places in `KINDS`), FLOPs and bytes."""
-
-    kinds: list[int] = field(default_factory=list)
-    flops: list[float] = field(default_factory=list)
-    num_bytes: list[float] = field(default_factory=list)
-
-    def add(self, kind: str, flops: float, num_bytes: float) -> None:
-        """One operation more."""
-        self.kinds.append(KINDS.index(kind))
-        self.flops.append(flops)
-        self.num_bytes.append(num_bytes)
-
-    @cached_property
-    def arrays(self) -> tuple[NDArray[np.intp], NDArray[np.float64], NDArray[np.float64]]:
-        """Kinds, FLOPs and bytes, `[operations]` each; once all are known."""
-        return np.array(self.kinds, np.intp), np.array(self.flops), np.array(self.num_bytes)
-
-    def flops_of(self, kind: str) -> float:
-        """Of all operations of a kind."""
-        kinds, flops, _ = self.arrays
-        return float(flops[kinds == KINDS.index(kind)].sum())
-
-
-@dataclass(kw_only=True)
-class LayerFlops:
-    """Of one module itself, without the modules in it."""
-
-    forward: float = 0.0
-    backward: float = 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepTrace:
-    """A training step of `batch_size` examples of `model`.
-
-    `parameters` are the shapes of those that are trained, in the order in which the model has them;
-    `arrivals[i]` counts the operations of backward after which the gradient of `parameters[i]` is
-    final, None if it gets none. `layers` are by the name of the module. `buffer_bytes` are the
-    model's buffers, such as the moving averages of BatchNorm, the sum of each type.
-    """
-
-    model: str
-    batch_size: int
-    parameters: tuple[Shape, ...]
-    arrivals: tuple[int | None, ...]
-    forward: Work
-    backward: Work
-    layers: dict[str, LayerFlops]
-    buffer_bytes: tuple[int, ...] = ()
-
-    @property
-    def num_parameters(self) -> int:
-        """How many numbers are trained."""
-        return sum(int(np.prod(shape)) for shape in self.parameters)
-
-    @property
-    def forward_flops(self) -> float:
-        """Of all examples."""
-        return sum(self.forward.flops)
-
-    @property
-    def backward_flops(self) -> float:
-        """Of all examples."""
-        return sum(self.backward.flops)
 
 
 def trace_step(

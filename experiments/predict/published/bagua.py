@@ -23,7 +23,7 @@ from experiments.predict.device import Device
 from experiments.predict.load_model import trace_model
 from experiments.predict.predict import Case, StepPrediction, predict
 from experiments.predict.published.table import Comparison, PublishedTable, fit
-from experiments.predict.trace import StepTrace
+from experiments.predict.step_trace import StepTrace
 from experiments.training.torch_ddp import DEFAULT_BUCKET_MB
 from netsim.conditions.condition import NetworkCondition
 

@@ -16,7 +16,7 @@ from experiments.predict.device import Device
 from experiments.predict.load_model import trace_model
 from experiments.predict.predict import Case, StepPrediction, predict
 from experiments.predict.published.table import ONE_BUCKET, Comparison, PublishedTable, fit
-from experiments.predict.trace import StepTrace
+from experiments.predict.step_trace import StepTrace
 from netsim.conditions.condition import NetworkCondition
 
 NODE_SIZE = 8

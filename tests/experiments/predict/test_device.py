@@ -16,7 +16,7 @@ from experiments.predict.dry_run import meta_buckets
 from experiments.predict.fit_shares import error, fit_shares, leave_one_out, trace_figure
 from experiments.predict.load_model import known_models, trace_model
 from experiments.predict.shares_table import DeviceFit, digest, page, unfitted
-from experiments.predict.trace import KINDS, Work
+from experiments.predict.step_trace import KINDS, Work
 from host.errors import UserError
 
 TRUE_SHARES: dict[str, float] = dict(zip(KINDS, (0.4, 0.5, 0.6, 0.45, 0.45, 1.2), strict=True))

@@ -45,8 +45,8 @@ def test_a_measured_file_is_a_device(small, tmp_path, monkeypatch, capsys):
 
 
 def fit_without_models(device, where):
-    from experiments.predict.device import KINDS
     from experiments.predict.shares_table import DeviceFit
+    from experiments.predict.step_trace import KINDS
 
     return DeviceFit(
         name="cpu",
