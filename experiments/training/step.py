@@ -24,6 +24,7 @@ from experiments.plan.plan import Plan
 from experiments.tasks.base import PADDING, Batch, Classification, Indices, Model, Split
 from experiments.tasks.batches import Batches
 from experiments.tasks.loading.reading import Reading, Request
+from experiments.tasks.own.splits import DatasetSplit
 from experiments.training.distributed import Distributed, distribute
 from experiments.training.trace import TraceRecorder
 from host.errors import UserError
@@ -94,6 +95,35 @@ def make_scaler(plan: Plan) -> GradScaler:
     return GradScaler(plan.backend.device, enabled=plan.precision == "float16")
 
 
+UNLABELLED = 1_000
+"""Examples without a label, at most, that a process reads before the first that has one."""
+
+
+@dataclass
+class Labels:
+    """Whether examples have had a label yet, of a Dataset of which nobody knows before."""
+
+    dataset: str
+    most: int = UNLABELLED
+    """Examples that may have none, one after the other from the first on."""
+    num_read: int = 0
+    are_there: bool = False
+
+    def check(self, y_wb: Tensor) -> None:
+        """Take note of a batch `[w, b, ...]`. Raises UserError once `most` were without a label:
+        the loss is 0, and nothing would be learnt.
+        """
+        if self.are_there:
+            return
+        self.are_there = bool((y_wb != PADDING).any())
+        self.num_read += y_wb.shape[0] * y_wb.shape[1]
+        if not self.are_there and self.num_read >= self.most:
+            raise UserError(
+                f"none of the first {self.num_read} examples of {self.dataset} has a label that "
+                "counts, so nothing is learnt: give them labels"
+            )
+
+
 STEP = "training step"
 """Its name in a profiler's trace."""
 
@@ -115,6 +145,8 @@ class Step:
     """Of the workers' losses in their mean, where not all count alike."""
     weighs_labels: bool = False
     """Whether micro-batches may have unequally many labels, over which the loss is a mean."""
+    labels: Labels | None = None
+    """Where examples may turn out to have none."""
     schedule: torch.optim.lr_scheduler.LRScheduler = field(init=False)
 
     def __post_init__(self) -> None:
@@ -189,6 +221,8 @@ class Step:
 
     def _accumulate(self, read: Batch, divisors_w: Tensor | None, *, is_last: bool) -> Tensor:
         device = self.plan.backend.device
+        if self.labels is not None:
+            self.labels.check(read[1])
         batch = uploaded(self.plan, read)
         divisors_w = None if divisors_w is None else upload(divisors_w, device)
         with nullcontext() if is_last else self.distributed.no_sync():
@@ -216,7 +250,10 @@ def make_step(
     on_wait = {"on_wait": observer.on_data} if isinstance(observer, TraceRecorder) else {}
     reading = Reading(split, plan.seed, plan.loaders, **on_wait)
     weights_w, weighs_labels = _weights(plan, split, communicator), _weighs_labels(plan, split)
-    return Step(plan, reading, distributed, optimizer, scaler, lengths, weights_w, weighs_labels)
+    labels = _labels(plan, split)
+    return Step(
+        plan, reading, distributed, optimizer, scaler, lengths, weights_w, weighs_labels, labels
+    )
 
 
 def lengths_to_cut(plan: Plan, split: Split) -> Indices | None:
@@ -224,12 +261,21 @@ def lengths_to_cut(plan: Plan, split: Split) -> Indices | None:
     return plan.task.lengths(split) if plan.loading.sampler.crop else None
 
 
+def _averages_labels(plan: Plan) -> bool:
+    return isinstance(plan.task, Classification) and plan.task.averages_labels
+
+
 def _weighs_labels(plan: Plan, split: Split) -> bool:
     """Arrays tell whether all their places have labels; of a Dataset nobody knows before."""
-    task = plan.task
-    if plan.accumulate == 1 or not (isinstance(task, Classification) and task.averages_labels):
+    if plan.accumulate == 1 or not _averages_labels(plan):
         return False
     return split.counts_epochs or bool((split.y == PADDING).any())
+
+
+def _labels(plan: Plan, split: Split) -> Labels | None:
+    if not (isinstance(split, DatasetSplit) and _averages_labels(plan)):
+        return None
+    return Labels(type(split.dataset).__name__, min(UNLABELLED, len(split)))
 
 
 def _divisors(labels: Sequence[Tensor]) -> Sequence[Tensor | None]:

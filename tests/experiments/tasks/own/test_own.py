@@ -12,7 +12,7 @@ from experiments.plan.model_check import check_model
 from experiments.runs.load import load_rows
 from experiments.runs.run import load_data, run
 from experiments.runs.summary import read_summary
-from experiments.tasks.base import TaskData, tuning_data
+from experiments.tasks.base import PADDING, TaskData, tuning_data
 from experiments.tasks.own.cifar import Cifar
 from experiments.tasks.own.dataset import DatasetTask
 from experiments.tasks.own.image_folder import ImageFolder
@@ -21,7 +21,7 @@ from experiments.tasks.own.stream import StreamSplit
 from experiments.tasks.own.text import Text
 from experiments.tasks.target import Target
 from experiments.training.evaluation import evaluate
-from experiments.training.step import make_step
+from experiments.training.step import Labels, make_step
 from host.errors import UserError
 from tests.experiments.tasks.own import formats
 from tests.experiments.tasks.own.made import Points, Signs, Sometimes, cifar, pictures
@@ -402,6 +402,23 @@ def test_validation_examples_without_a_label_are_no_accuracy(tmp_path):
     config = compose_config(["algo=allreduce", "backend=sim", *RUN, *words])
     with pytest.raises(UserError, match="none of the 50 validation examples of task=dataset"):
         run(config, tmp_path / "run")
+
+
+def test_training_examples_without_a_label_are_refused(tmp_path):
+    words = (*SIGNS, *CLASSES, f"task.train._target_={MADE}.Unlabelled", "max_steps=20")
+    config = compose_config(["algo=allreduce", "backend=sim", *RUN, *words])
+    with pytest.raises(UserError, match=r"none of the first 5\d examples of Unlabelled"):
+        run(config, tmp_path / "run")
+
+
+def test_labels_may_be_few():
+    none, one = torch.full((2, 3), PADDING), torch.tensor([[PADDING] * 3, [PADDING, 0, PADDING]])
+    few, without = Labels("Mine", most=12), Labels("Mine", most=12)
+    for batch in (none, one, none, none):
+        few.check(batch)
+    without.check(none)
+    with pytest.raises(UserError, match="first 12 examples of Mine"):
+        without.check(none)
 
 
 @pytest.mark.parametrize("stacking", ["vmap", "loop", "parts"])
