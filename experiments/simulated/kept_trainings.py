@@ -188,7 +188,7 @@ def simulate_once(
 
 def _key(plan: Plan, config: Mapping[str, Any], made_of: str | None) -> str | None:
     """What runs with equal values have in common; None: the values of `plan` serve no other run."""
-    if plan.algorithm.depends_on_timing or plan.checkpoint_every or plan.resume is not None:
+    if _serves_none(config, depends_on_timing=plan.algorithm.depends_on_timing):
         return None
     has_profile = plan.profile is not None  # without one, that of the first serves all
     return _digits(plan, config, made_of, has_profile, (*_OF_TIME, "profile"))
@@ -234,17 +234,21 @@ def grouped(configs: Sequence[Mapping[str, Any]]) -> list[list[int]]:
     """
     groups: dict[object, list[int]] = {}
     for place, config in enumerate(configs):
-        key = place if _serves_none(config) else repr(_without(config, _OF_TIME))
+        is_alone = _serves_none(config, depends_on_timing=_depends_on_timing(config))
+        key = place if is_alone else repr(_without(config, _OF_TIME))
         groups.setdefault(key, []).append(place)
     return list(groups.values())
 
 
-def _serves_none(config: Mapping[str, Any]) -> bool:
-    """Whether the training of such a run is for certain of no use to another one, as by `_key`."""
-    if config.get("checkpoint_every") or config.get("resume") is not None:
-        return True
+def _serves_none(config: Mapping[str, Any], *, depends_on_timing: bool) -> bool:
+    """Whether the training of such a run is of no use to another one."""
+    return depends_on_timing or bool(config["checkpoint_every"]) or config["resume"] is not None
+
+
+def _depends_on_timing(config: Mapping[str, Any]) -> bool:
+    """Of one of this package's algorithms; others' code is not imported for this."""
     target = str((config.get("algo") or {}).get("_target_"))
-    if target.startswith("bagua_algos."):  # others' code is not imported for this
+    if target.startswith("bagua_algos."):
         with suppress(Exception):  # of what is none, which the run refuses
             module, _, name = target.rpartition(".")
             return bool(getattr(import_module(module), name).depends_on_timing)
