@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from experiments.runs.study import StudyRun
 from host.commands import say
@@ -74,7 +75,7 @@ def _fitting_alike(config: DictConfig, at_most: int) -> int:
     at_most = min(at_most, jobs_at_once(config))
     if at_most > 1:
         torch.set_num_threads(1)  # a pool of threads would not survive the forks
-        with suppress(UserError):  # the run says it
+        with suppress(UserError, OmegaConfBaseException):  # the run says it
             at_most = min(at_most, fitting_alone(make_plan(config, Path())))
     return at_most
 

@@ -242,7 +242,8 @@ def grouped(configs: Sequence[Mapping[str, Any]]) -> list[list[int]]:
 
 def _serves_none(config: Mapping[str, Any], *, depends_on_timing: bool) -> bool:
     """Whether the training of such a run is of no use to another one."""
-    return depends_on_timing or bool(config["checkpoint_every"]) or config["resume"] is not None
+    is_kept = bool(config.get("checkpoint_every")) or config.get("resume") is not None
+    return depends_on_timing or is_kept
 
 
 def _depends_on_timing(config: Mapping[str, Any]) -> bool:

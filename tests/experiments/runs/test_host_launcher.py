@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 from hydra.core.utils import JobReturn, JobStatus
-from omegaconf import OmegaConf
+from omegaconf import OmegaConf, open_dict
 
+from experiments.plan.compose import compose_config
+from experiments.runs import side_by_side
 from experiments.runs.load import load_rows, load_runs
 from experiments.runs.progress import progress_view
-from experiments.runs.side_by_side import run_groups
+from experiments.runs.side_by_side import fitting, run_groups
 from experiments.training.metrics import MetricsRow
 from host.errors import Failure, UserError
 from hydra_plugins.relaxlab import host_launcher
@@ -96,6 +98,17 @@ class Context:
         usual = {"workers": 1, "batch_size": 1, "max_steps": 1, "device": None, "hydra": hydra}
         backend = {"backend": {"process_group": None, "device": "cpu"}}
         return OmegaConf.merge(usual, backend, given)
+
+
+def test_a_key_that_was_taken_away_is_left_to_the_run_to_refuse(monkeypatch, tmp_path):
+    words = ("algo=bytegrad", "seed=3,4", "backend=sim", *SMALL, "~checkpoint_every")
+    _, err = sweep(tmp_path, *words, "hydra.sweeper.at_once=2", code=2)
+    assert err[-1] == "error: Key 'checkpoint_every' not in 'Schema', at checkpoint_every"
+    config = compose_config(["algo=bytegrad", "backend=sim", *SMALL[:-2], "net=wan"])
+    monkeypatch.setattr(side_by_side, "usable_cores", lambda: 2)
+    with open_dict(config):
+        del config["log_every"]
+    assert fitting([dict(config)]) == min(2, len(os.sched_getaffinity(0)))
 
 
 def launched(monkeypatch, tmp_path, run, *jobs, at_once=2):
