@@ -18,17 +18,24 @@ _OPENING = (yaml.SequenceStartEvent, yaml.MappingStartEvent)
 _CLOSING = (yaml.SequenceEndEvent, yaml.MappingEndEvent)
 
 
+def load(text: str) -> Any:
+    """What a document holds. Raises `ValueError` for what is no YAML, or is deeper than the bound,
+    or larger by its aliases.
+    """
+    try:
+        _check(text)
+        return yaml.load(text, _LOADER)
+    except _NO_YAML as error:
+        raise ValueError(" ".join(str(error).split())) from error
+
+
 def read_mapping(text: str) -> dict[str, Any]:
     """The values of a YAML mapping by their path, as {"optim.lr": 0.1} of `optim: {lr: 0.1}`; empty
     mappings have none.
 
-    Raises `ValueError` for what is no YAML, or is deeper or larger than the bounds.
+    Raises `ValueError` as `load`, and for more values than the bound.
     """
-    try:
-        _check(text)
-        found = dict(islice(flat(yaml.load(text, _LOADER)), MAX_VALUES + 1))
-    except _NO_YAML as error:
-        raise ValueError(" ".join(str(error).split())) from error
+    found = dict(islice(flat(load(text)), MAX_VALUES + 1))
     if len(found) > MAX_VALUES:
         raise ValueError(_TOO_MANY)
     return {path: value for path, value in found.items() if value != {}}

@@ -5,8 +5,10 @@ Between the points of the grid, the logarithm of a time is linear in the logarit
 delay; there a miss counts as `MISS` times the best. Shapes: s seeds, r rates, d delays.
 """
 
+from __future__ import annotations
+
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -104,24 +106,29 @@ class Grid:
         firsts = [self.first(*point) for point in points]
         return Counter(first for first in firsts if first is not None)
 
-    def log_times(self, rates_mbit: Array, delays_ms: Array) -> dict[str, Array]:
-        """The logarithms of the medians, interpolated at other rates `[r']` and delays `[d']`."""
-        by_rate = weights(self.rates_mbit, rates_mbit)
-        by_delay = weights(self.delays_ms, delays_ms)
+    def log_times(
+        self, rates_mbit: Array, delays_ms: Array, algos: Collection[str] | None = None
+    ) -> dict[str, Array]:
+        """The logarithms of the medians of all, or of some, interpolated at other rates `[r']` and
+        delays `[d']`.
+        """
+        by_rate = Between.of(self.rates_mbit, rates_mbit)
+        by_delay = Between.of(self.delays_ms, delays_ms)
         misses_s = np.minimum(MISS * self.best_s, _NEVER_S)
         return {
             algo: interpolated(
                 np.log(np.where(np.isinf(times), misses_s, times)), by_rate, by_delay
             )
             for algo, times in self.medians_s.items()
+            if algos is None or algo in algos
         }
 
     def is_reached(self, rates_mbit: Array, delays_ms: Array) -> NDArray[np.bool_]:
         """Whether any algorithm reaches the target at rates `[r']` and delays `[d']`: as far as
         half-way from a point where one does to a point where none does.
         """
-        by_rate = weights(self.rates_mbit, rates_mbit)
-        by_delay = weights(self.delays_ms, delays_ms)
+        by_rate = Between.of(self.rates_mbit, rates_mbit)
+        by_delay = Between.of(self.delays_ms, delays_ms)
         return interpolated(np.isfinite(self.best_s).astype(float), by_rate, by_delay) >= 0.5
 
     def crossings(self, delay: int, *, points_per_cell: int = 200) -> list[Crossing]:
@@ -161,15 +168,40 @@ class Grid:
         return pd.DataFrame(rows)
 
 
-def weights(known: Array, wanted: Array) -> Array:
-    """Of linear interpolation between logarithms: `[wanted, known]`, rows add up to 1."""
-    units = np.eye(len(known))
-    return np.stack([np.interp(np.log(wanted), np.log(known), unit) for unit in units], axis=1)
+class Between(NamedTuple):
+    """Where numbers stand between known ones, by their logarithms: after which of them, and how
+    much of the way to the next, 0 to 1; numbers beyond stand at the ends.
+    """
+
+    places: NDArray[np.intp]
+    shares: Array
+
+    @classmethod
+    def of(cls, known: Array, wanted: Array) -> Between:
+        """`known` ascend."""
+        at = np.interp(np.log(wanted), np.log(known), np.arange(len(known), dtype=float))
+        places = np.clip(np.floor(at).astype(int), 0, max(len(known) - 2, 0))
+        return cls(places, at - places)
 
 
-def interpolated(values: Array, by_rate: Array, by_delay: Array) -> Array:
-    """Values `[..., r, d]` at other points, by the `weights` of each axis."""
-    return by_rate @ values @ by_delay.T
+def interpolated(values: Array, by_rate: Between, by_delay: Between) -> Array:
+    """Values `[..., r, d]` at other points, linear along each axis.
+
+    Not by matrices of weights: products so small cost a hundred times as much where BLAS waits for
+    threads that other processes keep from running.
+    """
+    shares = by_rate.shares[:, None]
+    return _along(-2, _along(-1, values, by_delay.places, by_delay.shares), by_rate.places, shares)
+
+
+def _along(axis: int, values: Array, places: NDArray[np.intp], shares: Array) -> Array:
+    if values.shape[axis] == 1:
+        return np.repeat(values, len(places), axis=axis)
+    low, high = (np.take(values, places + k, axis=axis) for k in (0, 1))
+    low *= 1 - shares
+    high *= shares
+    low += high
+    return low
 
 
 def spread_out(
@@ -179,7 +211,7 @@ def spread_out(
 
     Between a miss and a time lies a miss.
     """
-    by_rate, by_delay = weights(rates, everywhere[0]), weights(delays, everywhere[1])
+    by_rate, by_delay = Between.of(rates, everywhere[0]), Between.of(delays, everywhere[1])
     is_missed = interpolated(np.isinf(times_s).astype(float), by_rate, by_delay) > 0
     times = np.exp(interpolated(np.log(np.minimum(times_s, _NEVER_S)), by_rate, by_delay))
     return np.where(is_missed, np.inf, times)

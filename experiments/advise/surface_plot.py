@@ -35,19 +35,65 @@ _LABEL_SHARE = 0.01
 _PANEL_IN = 2.4
 
 
+class Regions:
+    """Who is first where between the points of a grid: on a mesh of `rates` `[r]` and `delays`
+    `[d]`, fine enough for smooth lines.
+
+    `best` are the logarithms of the least times, `[r, d]`, and `leads` by how much, in logarithms,
+    each algorithm is before all others, of those that are so anywhere; NaN where none reaches the
+    target.
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+        self.rates, self.delays = (
+            np.geomspace(axis[0], axis[-1], _POINTS) for axis in (grid.rates_mbit, grid.delays_ms)
+        )
+        log_times = grid.log_times(self.rates, self.delays)
+        logs = np.stack(list(log_times.values()))
+        self.best: Array = logs.min(0)
+        self.is_reached = grid.is_reached(self.rates, self.delays)
+        self.leads = _leads(list(log_times), logs, self.is_reached)
+
+    def times_as_soon_as(self, algo: str) -> Array:
+        """How many times as soon as this algorithm the first one is, `[r, d]`; NaN where none
+        reaches the target.
+        """
+        own = self.grid.log_times(self.rates, self.delays, [algo])[algo]
+        return np.where(self.is_reached, np.exp(own - self.best), np.nan)
+
+
+def _leads(names: Sequence[str], logs: Array, is_reached: NDArray[np.bool_]) -> dict[str, Array]:
+    """Of logarithms `[algos, r, d]`. Of several that are equal, as where one has not left its
+    warm-up, the first leads, as in `Grid.first`.
+    """
+    nobody = np.full_like(logs[:1], np.inf)
+    before = np.concatenate([nobody, np.minimum.accumulate(logs)])
+    after = np.concatenate([np.minimum.accumulate(logs[::-1])[::-1], nobody])
+    leads = {}
+    for place, (algo, own) in enumerate(zip(names, logs, strict=True)):
+        others = np.minimum(before[place], after[place + 1] + _EQUAL)
+        lead = others - own if len(names) > 1 else np.ones_like(own)
+        lead = np.where(is_reached, lead, np.nan)
+        if (lead > 0).any():
+            leads[algo] = lead
+    return leads
+
+
 def surface_plot(grid: Grid, title: str) -> Figure:
     """Regions of the algorithms that are first, in their colours, by name; the times at points."""
-    panel = column.Panel(title="", draw=partial(_draw, grid=grid), height_in=_PANEL_IN)
-    firsts = column.key([(algo, partial(swatch, algo)) for algo in leaders(grid)])
+    regions = Regions(grid)
+    panel = column.Panel(title="", draw=partial(_draw, regions=regions), height_in=_PANEL_IN)
+    firsts = column.key([(algo, partial(swatch, algo)) for algo in regions.leads])
     return column.column([panel, firsts], title, _caption(grid))
 
 
-def _draw(axes: Axes, *, grid: Grid) -> None:
+def _draw(axes: Axes, *, regions: Regions) -> None:
     axes.set(xscale="log", yscale="log")
     axes.grid(visible=False)
-    draw_regions(axes, grid)
-    label_regions(axes, grid)
-    _draw_times(axes, grid)
+    draw_regions(axes, regions)
+    label_regions(axes, regions)
+    _draw_times(axes, regions.grid)
     axes.set(xlabel="rate of every link (Mbit/s)", ylabel="delay from worker to worker (ms)")
     for axis in (axes.xaxis, axes.yaxis):
         set_log_axis(axis, *axis.get_view_interval())
@@ -77,21 +123,21 @@ def _region_styles(algos: list[str]) -> dict[str, dict[str, Any]]:
     }
 
 
-def draw_regions(axes: Axes, grid: Grid) -> None:
+def draw_regions(axes: Axes, regions: Regions) -> None:
     """Fill where an algorithm is before all others; its border is where another is as fast. Where
     none reaches the target, nothing is filled.
     """
-    rates, delays = mesh(grid)
-    styles = _region_styles(list(grid.medians_s))
-    for algo, lead in _leads(grid).items():
-        axes.contourf(rates, delays, lead.T, levels=[0, np.inf], **styles[algo])
+    at = regions.rates, regions.delays
+    styles = _region_styles(list(regions.grid.medians_s))
+    for algo, lead in regions.leads.items():
+        axes.contourf(*at, lead.T, levels=[0, np.inf], **styles[algo])
         if (lead < 0).any():
-            axes.contour(rates, delays, lead.T, levels=[0], colors="black", linewidths=0.9)
+            axes.contour(*at, lead.T, levels=[0], colors="black", linewidths=0.9)
 
 
 def label_regions(
     axes: Axes,
-    grid: Grid,
+    regions: Regions,
     least: float = _LABEL_SHARE,
     avoided: Sequence[tuple[float, float]] = (),
 ) -> None:
@@ -99,9 +145,9 @@ def label_regions(
     from places that are `avoided`: rates and delays. Where a name would lie on another one it is
     left to the key.
     """
-    is_free, names = _away_from(avoided, *mesh(grid)), list[_Name]()
-    for algo, lead in _leads(grid).items():
-        _label(axes, grid, lead > 0, is_free, algo, least, names)
+    is_free, names = _away_from(avoided, regions.rates, regions.delays), list[_Name]()
+    for algo, lead in regions.leads.items():
+        _label(axes, regions, lead > 0, is_free, algo, least, names)
 
 
 _Name = tuple[int, int, str]
@@ -130,32 +176,9 @@ def _away_from(places: Sequence[tuple[float, float]], rates: Array, delays: Arra
     return is_free
 
 
-def leaders(grid: Grid) -> list[str]:
-    """The algorithms that are before all others anywhere."""
-    return list(_leads(grid))
-
-
-def _leads(grid: Grid) -> dict[str, Array]:
-    """By how much, in logarithms, each algorithm is before all others, on the `mesh`; of those that
-    are so anywhere; NaN where none reaches the target. Of several that are equal, as where one has
-    not left its warm-up, it is the first of them, as in `Grid.first`.
-    """
-    log_times, is_reached = grid.log_times(*mesh(grid)), grid.is_reached(*mesh(grid))
-    logs = np.stack(list(log_times.values()))
-    leads = {}
-    for place, (algo, own) in enumerate(log_times.items()):
-        others = np.delete(logs, place, axis=0)
-        others[place:] += _EQUAL
-        lead = others.min(0) - own if len(others) else np.ones_like(own)
-        lead = np.where(is_reached, lead, np.nan)
-        if (lead > 0).any():
-            leads[algo] = lead
-    return leads
-
-
 def _label(
     axes: Axes,
-    grid: Grid,
+    regions: Regions,
     is_first: NDArray[np.bool_],
     is_free: Array,
     algo: str,
@@ -167,8 +190,8 @@ def _label(
     """
     from scipy import ndimage
 
-    rates, delays = mesh(grid)
-    is_between = np.isin(np.arange(_POINTS), _middles(grid.delays_ms, delays))
+    rates, delays = regions.rates, regions.delays
+    is_between = np.isin(np.arange(_POINTS), _middles(regions.grid.delays_ms, delays))
     parts: Any = ndimage.label(is_first)
     for part in range(1, parts[1] + 1):
         inside = parts[0] == part
@@ -222,11 +245,3 @@ def _time(grid: Grid, rate: int, delay: int) -> str:
         return "missed"
     text = f"{time_s:.2g}" if time_s < 10 else f"{time_s:.0f}"
     return f"({text})" if grid.ties(rate, delay) else text
-
-
-def mesh(grid: Grid) -> tuple[Array, Array]:
-    """Rates and delays, fine enough for smooth lines."""
-    rates, delays = (
-        np.geomspace(axis[0], axis[-1], _POINTS) for axis in (grid.rates_mbit, grid.delays_ms)
-    )
-    return rates, delays

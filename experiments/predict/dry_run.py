@@ -7,8 +7,9 @@ the same on links of their own, and only the clocks of its own workers are right
 """
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -56,7 +57,8 @@ class DryRun:
         buckets: see `meta_buckets`.
         make_optimizer: of the parameters.
         timeline: of all workers.
-        memory_rate: of the device's memory, bytes per second.
+        memory_rate: of the device's memory, bytes per second; inf: kernels take no time, and their
+            bytes are not counted.
         nodes: the workers of each, for an algorithm that is hierarchical.
     """
 
@@ -175,7 +177,8 @@ class DryRun:
         if not acts_at(self._algorithm, name):
             return
         act = getattr(self._algorithm, name)
-        with self._job(moment, None if bucket is None else bucket.index), self._traffic:
+        traffic = nullcontext() if self._memory_rate == math.inf else self._traffic
+        with self._job(moment, None if bucket is None else bucket.index), traffic:
             act(self._context) if bucket is None else act(self._context, bucket)
 
     @contextmanager

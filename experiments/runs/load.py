@@ -222,13 +222,13 @@ def load_config(folder: str | Path) -> dict[str, Any]:
 
     Raises `UserError` where it cannot be read.
     """
-    import yaml
+    from host import bounded_yaml
 
     file = Path(folder) / "config.yaml"
     try:
-        found = yaml.safe_load(read_text(file))
+        found = bounded_yaml.load(read_text(file))
         _ = found["names"]["backend"]  # the last that is written
-    except (OSError, ValueError, TypeError, KeyError, yaml.YAMLError) as error:
+    except (OSError, ValueError, TypeError, KeyError) as error:
         raise UserError(
             f"{file} is no whole configuration of a run ({error}): delete that run and run it again"
         ) from error

@@ -163,7 +163,7 @@ class Lanes:
         starts_s = [self._look_ahead(lane) for lane in self._lanes]
         while (start_s := min(starts_s)) < np.inf:
             index = starts_s.index(start_s)
-            for changed in (index, *self._operate(index)):
+            for changed in (index, *self._operate(index, start_s)):
                 starts_s[changed] = self._look_ahead(self._lanes[changed])
 
     def settle(self, lane: int) -> None:
@@ -205,8 +205,10 @@ class Lanes:
             self._events += _events(index, lane.flight)
         lane.flight = None
 
-    def _operate(self, index: int) -> list[int]:
-        """Start a lane's next operation; the other lanes that it slows down."""
+    def _operate(self, index: int, start_s: float) -> list[int]:
+        """Start a lane's next operation, to which the last comes then; the other lanes that it
+        slows down.
+        """
         lane = self._lanes[index]
         self._pass(index)
         self._land(index)
@@ -215,16 +217,17 @@ class Lanes:
         ranks = self._model.ranks(operation)
         key = (index, self._model.connections(operation))
         starts_s = lane.times_s
-        windows = self._connections.windows(key, float(starts_s[ranks].max()))
+        windows = self._connections.windows(key, start_s)
         start = self._collective if operation.peers is None else self._exchange
         cost, lane.flight, slowed = start(index, operation, ranks, windows)
         lane.times_s = starts_s.copy()
         lane.times_s[lane.flight.ranks] = lane.flight.ends_s
         lasted_s = float((lane.flight.ends_s - lane.flight.starts_s).max(initial=0.0))
         self.longest = max(self.longest, (lasted_s, operation.name))
-        self._connections.used(key, cost, float(lane.times_s[ranks].max()))
+        end_s = float(lane.times_s[ranks].max())
+        self._connections.used(key, cost, end_s)
         self.host_s += cost.host_s
-        self.operating_s[index] += float(lane.times_s[ranks].max() - starts_s[ranks].max())
+        self.operating_s[index] += end_s - start_s
         self.bytes_sent += cost.sent_bytes * self._model.wire_per_payload
         return slowed
 
@@ -332,17 +335,26 @@ class Lanes:
         """
         links = cost.links
         if not len(links):
-            return begins_s, None, []
+            return np.zeros(0), None, []
         before_s = np.take(self._free_s, links, axis=1)  # by lanes in memory, as [:, links] is not
         saved_s = self._saved_s(links, begins_s, before_s)
         begins_s = np.maximum(begins_s, before_s[index])
         busy_s, late_s = changes.busy_s(self._model, operation, windows, cost, begins_s)
         begins_s = begins_s + late_s
         works_s = begins_s if saved_s is None else begins_s - saved_s[links]
+        at_work = [
+            other
+            for other in range(len(self._lanes))
+            if other != index and (before_s[other] > works_s).any()
+        ]
+        if not at_work:
+            self._free_s[index, links] = works_s + busy_s
+            return np.zeros_like(begins_s), saved_s, []
         self._free_s[:, links] = link_sharing.shared(before_s, index, works_s, busy_s)
         slowed = []
-        for other, lane in enumerate(self._lanes):
-            if other != index and lane.flight is not None and (before_s[other] > begins_s).any():
+        for other in at_work:
+            lane = self._lanes[other]
+            if lane.flight is not None and (before_s[other] > begins_s).any():
                 lane.flight.delay(self._free_s[other])
                 lane.times_s = lane.times_s.copy()
                 lane.times_s[lane.flight.ranks] = lane.flight.ends_s

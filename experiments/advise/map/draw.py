@@ -15,7 +15,7 @@ from experiments.advise.map.job import COMPUTE_MS
 from experiments.advise.map.points import Point, points
 from experiments.advise.map.standing import baseline_place
 from experiments.advise.map.trainings import trained_workers
-from experiments.advise.surface_plot import draw_regions, label_regions, leaders, mesh, swatch
+from experiments.advise.surface_plot import Regions, draw_regions, label_regions, swatch
 from experiments.advise.tuning.trials import JUDGED_AT
 from experiments.report.figures import column
 from experiments.report.figures.names import SMALL
@@ -96,17 +96,19 @@ def _figure(
     across: int | None = None,
 ) -> Figure:
     """The panels in their order; regions too small for their names are in the key."""
-    panels = []
+    panels, firsts = [], set[str]()
     for panel, at, said in cells:
-        draw = partial(_draw, panel=panel, at=at, with_points=with_points and not panel.loss_pct)
+        regions, has_points = Regions(at), with_points and not panel.loss_pct
+        draw = partial(_draw, panel=panel, regions=regions, with_points=has_points)
         panels.append(column.Panel(title=said, draw=draw, height_in=_PANEL_IN))
-    firsts = {algo for _, at, _ in cells for algo in leaders(at)}
+        firsts.update(regions.leads)
     entries = [(algo, partial(swatch, algo)) for algo in sorted(firsts)]
     keys = [column.key(entries)] if entries else []
     return column.column([*panels, *keys], title, note, across)
 
 
-def _draw(axes: Axes, *, panel: Panel, at: Grid, with_points: bool) -> None:
+def _draw(axes: Axes, *, panel: Panel, regions: Regions, with_points: bool) -> None:
+    at, rates, delays = regions.grid, regions.rates, regions.delays
     axes.set(xscale="log", yscale="log", xlabel="rho", ylabel="lambda")
     axes.grid(visible=False)
     missed = [(at.rates_mbit[i], at.delays_ms[j]) for i, j in np.argwhere(np.isinf(at.best_s))]
@@ -114,13 +116,10 @@ def _draw(axes: Axes, *, panel: Panel, at: Grid, with_points: bool) -> None:
         _set_ticks(axes, panel)
         axes.text(0.5, 0.5, "nobody reaches it", transform=axes.transAxes, ha="center")
         return
-    draw_regions(axes, at)
+    draw_regions(axes, regions)
     if missed:
         axes.scatter(*zip(*missed, strict=True), s=12, marker="x", color="black", lw=0.8)
-    rates, delays = mesh(at)
-    log_times = at.log_times(rates, delays)
-    ratio = np.exp(log_times[BASELINE] - np.min(list(log_times.values()), axis=0))
-    ratio = np.where(at.is_reached(rates, delays), ratio, np.nan)
+    ratio = regions.times_as_soon_as(BASELINE)
     lines = axes.contour(
         rates, delays, ratio.T, levels=_LEADS, colors="0.2", linewidths=0.5, linestyles=":"
     )
@@ -133,7 +132,7 @@ def _draw(axes: Axes, *, panel: Panel, at: Grid, with_points: bool) -> None:
         axes.scatter(*zip(*marked, strict=True), s=7, facecolor="white", edgecolor="black", lw=0.5)
     _set_ticks(axes, panel)
     places = _draw_points(axes, panel) if with_points else []
-    label_regions(axes, at, _LABEL_SHARE, places)
+    label_regions(axes, regions, _LABEL_SHARE, places)
     _label_leads(axes, lines)
 
 

@@ -109,6 +109,8 @@ def limited_rate(
     if algorithm == "bbr":
         return rate
     room = room_bytes(queue_bytes, burst_bytes, excess, num_senders)
+    if room.min() == math.inf:
+        return rate
     overflows = _overflows(math.inf, rate, rtt_s, room, segment)
     with np.errstate(divide="ignore", invalid="ignore"):
         windows = standing_bytes(rate, rtt_s, room, segment) / rtt_s

@@ -5,6 +5,7 @@ Bytes are payload; arrays broadcast.
 """
 
 import math
+from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
@@ -95,12 +96,14 @@ def lossy_window_bytes(
     without loss, and for bbr.
     """
     rtt_s, loss = np.asarray(rtt_s), np.asarray(loss)
+    is_bounded = (loss > 0) & (algorithm != "bbr")
+    if not is_bounded.any():
+        return np.full(np.broadcast_shapes(rtt_s.shape, loss.shape), np.inf)
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         segments = np.sqrt(1.5 / loss)
         if algorithm != "reno":
             ratio = _CUBIC_C * (3 + _CUBIC_BETA) / (4 * (1 - _CUBIC_BETA))
             segments = np.maximum(segments, (ratio * (rtt_s / loss) ** 3) ** 0.25)
-    is_bounded = (loss > 0) & (algorithm != "bbr")
     return np.where(is_bounded, segments * segment, np.inf)
 
 
@@ -209,6 +212,7 @@ def deviation(
     return np.minimum(_WINDOW_DEVIATION, math.sqrt(4 / math.pi - 1) / np.sqrt(num_losses))
 
 
+@lru_cache(maxsize=256)
 def largest_normal(num_draws: int) -> float:
     """The largest of several draws from a normal distribution of mean 0 and deviation 1, on the
     mean (Blom 1958, Statistical Estimates and Transformed Beta-Variables).
@@ -250,6 +254,8 @@ def recovery_wait_s(
         power: 2 for the average of the squares.
     """
     rtt_s, loss = np.asarray(rtt_s), np.asarray(loss)
+    if not loss.any():
+        return np.zeros(np.broadcast_shapes(np.shape(num_bytes), rtt_s.shape, loss.shape))
     num_segments = np.maximum(np.minimum(num_bytes, window_bytes) / segment, 1)
     later_than = (1 - (1 - loss) ** num_segments, loss, loss**2)
     waits_s = (rtt_s, 2 * rtt_s, np.maximum(rtt_s + MIN_RTO_S, 2 * rtt_s))

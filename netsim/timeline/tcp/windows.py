@@ -27,6 +27,7 @@ _TRAIN = 0.5
 _GROWTH = 1 / 20
 _REOPENED = 3 / 4
 _LARGE = 1e15
+"""Bytes; such a window has no end."""
 
 
 class Window(NamedTuple):
@@ -77,6 +78,8 @@ def opening_wait_s(
     rate = np.maximum(np.asarray(rate), np.finfo(float).tiny)
     rtt_s = np.asarray(rtt_s)
     held = _product(rate, rtt_s)
+    if window.num_bytes >= held.max():  # it is open
+        return np.zeros(np.broadcast_shapes(np.shape(num_bytes), held.shape))
     top = np.minimum(held, _threshold(algorithm, window, link_rate, rtt_s))
     num_doublings = _rounds(num_bytes, window.num_bytes, 1.0, top)
     doubled = (2**num_doublings - 1) * window.num_bytes
@@ -98,8 +101,11 @@ def opened(
     rtt_s: float,
 ) -> Window:
     """The window after a message; arguments as for `opening_wait_s`. In slow start it grows to
-    twice what was in flight at the most; beyond the threshold no further than what is in flight.
+    twice what was in flight at the most; beyond the threshold no further than what is in flight. An
+    endless one stays as it is.
     """
+    if window.num_bytes >= _LARGE:
+        return window
     before, most = window.num_bytes, STANDING_WINDOW * float(_product(rate, rtt_s))
     threshold = float(_threshold(algorithm, window, link_rate, rtt_s))
     doubled = min(2 * num_bytes, before + num_bytes, most)

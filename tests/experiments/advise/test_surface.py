@@ -212,15 +212,31 @@ def test_of_equal_ones_the_first_by_name_has_the_region():
     assert not {"qadam", "sgp"} & names
 
 
+def test_leads_are_to_the_next_of_all_others():
+    """At every point of the mesh, by sorting; and where times are equal, the first leads."""
+    regions = drawing.Regions(
+        grid(a=lambda r, d: 1 + r / 50, b=lambda r, d: 2 + d, c=lambda r, d: 1 + r / 50)
+    )
+    logs = regions.grid.log_times(regions.rates, regions.delays)
+    first, second = np.sort(np.stack([logs["a"], logs["b"]]), axis=0)
+    at_first = np.where(regions.leads["b"] > 0, regions.leads["b"], -regions.leads["b"])
+    np.testing.assert_allclose(at_first, second - first, rtol=1e-9, atol=1e-8)
+    assert set(regions.leads) == {"a", "b"}
+    assert 0 < np.nanmax(regions.leads["a"]) < 1e-8, "c is as fast"
+    np.testing.assert_array_equal(regions.best, first)
+    ratio = regions.times_as_soon_as("b")
+    np.testing.assert_allclose(np.log(ratio), logs["b"] - first, atol=1e-12)
+
+
 def test_where_none_reaches_the_target_no_region_is_filled():
     some = grid(a=never, b=late)
-    assert drawing.leaders(some) == ["b"]
+    assert list(drawing.Regions(some).leads) == ["b"]
     axes, _ = surface_plot(some, "title").figure.axes
     assert "a" not in {text.get_text() for text in axes.texts}
     (region,) = [c for c in axes.collections if c.get_fill()]
     left = min(path.get_extents().x0 for path in region.get_paths())
     assert left == pytest.approx(math.sqrt(RATES[1] * RATES[2]), rel=0.02)
-    assert drawing.leaders(grid(a=never, b=never)) == []
+    assert not drawing.Regions(grid(a=never, b=never)).leads
 
 
 def test_ties_stand_in_brackets():

@@ -102,7 +102,7 @@ def test_names_of_neighbours_do_not_lie_on_each_other(shown, monkeypatch):
     strips = [np.full((361, 361), -1.0) for _ in range(2)]
     strips[0][240:270], strips[1][270:300] = 1.0, 1.0
     names = ("allreduce", "qsgd")
-    monkeypatch.setattr(surface_plot, "_leads", lambda _: dict(zip(names, strips, strict=True)))
+    monkeypatch.setattr(surface_plot, "_leads", lambda *_: dict(zip(names, strips, strict=True)))
     axes, _key = map_figure(shown[:1]).axes
     low, high = [
         t.get_bbox_patch().get_window_extent() for t in axes.texts if t.get_text() in names
