@@ -1,7 +1,10 @@
 """A table that others have published, beside the model's predictions of the same cases."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 from experiments.predict.predict import StepPrediction
 from host.markdown import table
@@ -50,7 +53,7 @@ class Comparison:
             self.setting,
             f"{self.published:,.0f}",
             f"{self.predicted.examples_per_s:,.0f}",
-            f"{self.error:+.1%}{remark}",
+            f"{self.error:+z.1%}{remark}",
             f"{1e3 * self.batch / self.published:.0f}",
             f"{1e3 * self.predicted.step_s:.0f}",
         ]
@@ -87,8 +90,19 @@ class PublishedTable:
 
 
 def fit(predict: Callable[[float], float], target: float, low: float, high: float) -> float:
-    """The number between `low` and `high` for which `predict`, which grows with it, is `target`."""
-    while high / low > 1 + 1e-4:
-        middle = (low * high) ** 0.5
-        low, high = (middle, high) if predict(middle) < target else (low, middle)
-    return high
+    """The number between `low` and `high` for which `predict`, which grows with it, is `target`;
+    `low` or `high` where it lies beyond.
+    """
+    from scipy import optimize  # here: it takes long to import
+
+    @cache  # the ends are asked for twice
+    def off(log: float) -> float:
+        return math.log(predict(math.exp(log)) / target)
+
+    ends = math.log(low), math.log(high)
+    if off(ends[0]) >= 0:
+        return low
+    if off(ends[1]) <= 0:
+        return high
+    root: Any = optimize.brentq(off, *ends, xtol=1e-9)
+    return math.exp(root)

@@ -76,4 +76,16 @@ def test_a_row_is_far_off_by_its_throughput():
 
 
 def test_a_fit_finds_where_a_growing_function_has_its_target():
-    assert fit(lambda x: x**2, 50, 1, 100) == pytest.approx(50**0.5, rel=1e-3)
+    asked = []
+
+    def squared(x):
+        asked.append(x)
+        return x**2 + 1
+
+    assert fit(squared, 50, 1, 100) == pytest.approx(7, rel=1e-8)
+    assert len(asked) < 15, "a prediction takes long"
+
+
+@pytest.mark.parametrize(("target", "end"), [(1, 2), (4, 2), (100, 10), (1000, 10)])
+def test_a_fit_beyond_its_limits_is_the_limit(target, end):
+    assert fit(lambda x: x**2, target, 2, 10) == pytest.approx(end)
