@@ -206,9 +206,7 @@ class Lanes:
         lane.flight = None
 
     def _operate(self, index: int, start_s: float) -> list[int]:
-        """Start a lane's next operation, to which the last comes then; the other lanes that it
-        slows down.
-        """
+        """Start a lane's next operation, to which the last comes then; the lanes it slows down."""
         lane = self._lanes[index]
         self._pass(index)
         self._land(index)
@@ -242,7 +240,7 @@ class Lanes:
         behind_s, saved_s, slowed = self._occupy(index, operation, windows, cost, start_s)
         if saved_s is not None:
             end_s = end_s - _sooner_s(cost, saved_s, links, cost.seconds)
-        if slowed:
+        if behind_s is not None:
             latency_s = cost.seconds - cost.busy_s.max()
             end_s = end_s + _queueing_s(latency_s, behind_s.max())
         drain_s = self._drain_s(operation, windows, cost.drain_s)
@@ -277,7 +275,7 @@ class Lanes:
             ends_s[moves] -= sooner_s
             handed_over_s[moves] = np.maximum(handed_over_s[moves] - sooner_s, sends_s[moves])
         drain_s = np.asarray(cost.drain_s)[moves]
-        if slowed:
+        if behind_s is not None:
             first_s[cost.links] = behind_s
             ends_s[moves] += _queueing_s(drain_s, first_s[crossed].max(0))
         ends_s = np.maximum(ends_s, handed_over_s[route.places])
@@ -320,46 +318,33 @@ class Lanes:
         return first_s
 
     def _occupy(
-        self,
-        index: int,
-        operation: CostedOperation,
-        windows: Windows,
-        cost: Cost,
-        begins_s: Array,
-    ) -> tuple[Array, Array | None, list[int]]:
+        self, index: int, operation: CostedOperation, windows: Windows, cost: Cost, begins_s: Array
+    ) -> tuple[Array | None, Array | None, list[int]]:
         """Put an operation's bytes on its links `[l]`.
 
         Returns:
-            for how long others' bytes would have been there, `[l]`, what token buckets had saved,
-            `[links]`, None if there are none, and these others' lanes.
+            for how long others' bytes would have been there, `[l]`, None where that slows nobody;
+            what token buckets had saved, `[links]`, None if there are none; these others' lanes.
         """
         links = cost.links
         if not len(links):
-            return np.zeros(0), None, []
+            return None, None, []
         before_s = np.take(self._free_s, links, axis=1)  # by lanes in memory, as [:, links] is not
         saved_s = self._saved_s(links, begins_s, before_s)
         begins_s = np.maximum(begins_s, before_s[index])
         busy_s, late_s = changes.busy_s(self._model, operation, windows, cost, begins_s)
         begins_s = begins_s + late_s
         works_s = begins_s if saved_s is None else begins_s - saved_s[links]
-        at_work = [
-            other
-            for other in range(len(self._lanes))
-            if other != index and (before_s[other] > works_s).any()
-        ]
-        if not at_work:
-            self._free_s[index, links] = works_s + busy_s
-            return np.zeros_like(begins_s), saved_s, []
         self._free_s[:, links] = link_sharing.shared(before_s, index, works_s, busy_s)
         slowed = []
-        for other in at_work:
-            lane = self._lanes[other]
-            if lane.flight is not None and (before_s[other] > begins_s).any():
+        for other, lane in enumerate(self._lanes):
+            if other != index and lane.flight is not None and (before_s[other] > begins_s).any():
                 lane.flight.delay(self._free_s[other])
                 lane.times_s = lane.times_s.copy()
                 lane.times_s[lane.flight.ranks] = lane.flight.ends_s
                 slowed.append(other)
-        return np.maximum(before_s.max(0) - begins_s, 0), saved_s, slowed
+        behind_s = np.maximum(before_s.max(0) - begins_s, 0) if slowed else None
+        return behind_s, saved_s, slowed
 
     def _saved_s(self, links: Ranks, begins_s: Array, free_s: Array) -> Array | None:
         """`[links]`: what the token buckets of links `[l]` have saved, which were in use by lanes

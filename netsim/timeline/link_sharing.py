@@ -27,10 +27,11 @@ def shared(free_s: Array, lane: int, begins_s: Array, busy_s: Array) -> Array:
     """
     after_s = free_s.copy()
     after_s[lane] = begins_s + busy_s
-    left_s = free_s - begins_s
-    sharing = [row for row in range(len(free_s)) if row != lane and left_s[row].max() > 0]
+    others = (row for row in range(len(free_s)) if row != lane)
+    sharing = [row for row in others if (free_s[row] > begins_s).any()]
     if sharing:
-        put_off_s = np.minimum(work(np.maximum(left_s[sharing], 0)), busy_s)
+        left_s = np.maximum(free_s[sharing] - begins_s, 0)
+        put_off_s = np.minimum(work(left_s), busy_s)
         after_s[sharing] += put_off_s
         after_s[lane] += put_off_s.sum(0)
     return after_s
