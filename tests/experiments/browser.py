@@ -23,6 +23,11 @@ LIMIT_S = 60
 _SHELL = 'exec 3<&"$1" 4>&"$2"; shift 2; exec "$@"'
 """Chromium expects its pipes at 3 and 4."""
 _COMPLAINTS = ("error", "warning", "assert")
+_MOVED = ("Inspected target navigated or closed", "Execution context was destroyed.")
+
+
+class Moved(Exception):
+    """The page went elsewhere, or loaded itself again, while it was asked."""
 
 
 class Browser:
@@ -51,6 +56,8 @@ class Browser:
         while True:
             answer = self._receive(LIMIT_S)
             if answer.get("id") == self._count:
+                if answer.get("error", {}).get("message") in _MOVED:
+                    raise Moved(method)
                 assert "error" not in answer, answer["error"]
                 return answer["result"]
 
@@ -70,12 +77,14 @@ class Browser:
         return found["result"].get("value")
 
     def wait(self, expression: str) -> Any:
-        """The value of a JavaScript expression, once that is true."""
+        """The value of a JavaScript expression, once that is true of the page or of its next."""
         deadline = time.monotonic() + LIMIT_S
-        while not (found := self.ask(expression)):
-            assert time.monotonic() < deadline, f"{expression} was not true in {LIMIT_S} s"
+        while time.monotonic() < deadline:
+            with suppress(Moved):
+                if found := self.ask(expression):
+                    return found
             time.sleep(0.02)
-        return found
+        raise AssertionError(f"{expression} was not true in {LIMIT_S} s")
 
     def press(self, key: str, code: int, text: str = "") -> None:
         """A key of the keyboard, down and up."""
