@@ -26,6 +26,8 @@ _MODULES_FOLDER = Path("/usr/lib/uml/modules")
 _MEMORY_MB = 1024
 _BOOT_LIMIT_S = 30
 _TAIL_CHARACTERS = 2000
+_REGISTERS_LOST = "ptrace set fp regs failed"
+"""Said by a guest kernel that saves fewer bytes of registers than the processor has."""
 
 _INIT = """\
 #!{busybox} sh
@@ -49,6 +51,10 @@ class GuestError(RuntimeError):
     """There is no guest, or it failed; the message is one sentence that says what to do."""
 
 
+class ProcessorError(GuestError):
+    """The guest kernel does not run on this processor."""
+
+
 def why_not() -> str | None:
     """What this host lacks to run a guest, and how to get it; None if it lacks nothing."""
     for program, package in ((KERNEL, "user-mode-linux"), ("busybox", "busybox-static")):
@@ -66,6 +72,7 @@ def run_module(module: str, arguments: list[str], *, limit_s: float) -> str:
         limit_s: of the module; the guest is killed soon after.
 
     Raises:
+        ProcessorError: if the guest kernel does not run on this processor.
         GuestError: if the host has no guest kernel, or the module fails or takes too long; with
             the end of what it printed.
     """
@@ -78,6 +85,11 @@ def run_module(module: str, arguments: list[str], *, limit_s: float) -> str:
         init.chmod(0o755)
         console = _boot(folder, limit_s + _BOOT_LIMIT_S)
         code = _read(folder / "code").strip()
+        if _REGISTERS_LOST in console:
+            raise ProcessorError(
+                "The guest kernel does not run on this processor, which has more registers than "
+                "User-Mode Linux saves, such as those of AMX: take a machine without them."
+            )
         if not code:
             raise GuestError(f"The guest did not get as far as {module}; it said: {_end(console)}")
         if code != "0":

@@ -20,7 +20,17 @@ pytestmark = [
     pytest.mark.guest,
     pytest.mark.slow,
     pytest.mark.skipif(guest.why_not() is not None, reason=str(guest.why_not())),
+    pytest.mark.usefixtures("processor_for_guests"),
 ]
+
+
+@pytest.fixture(scope="module")
+def processor_for_guests() -> None:
+    """Skips where the guest kernel itself says that it cannot run."""
+    try:
+        guest.run_module("timeit", ["--number=1"], limit_s=60)
+    except guest.ProcessorError as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture

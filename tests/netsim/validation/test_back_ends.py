@@ -82,3 +82,23 @@ def test_without_a_guest_kernel_one_is_told_how_to_get_it(monkeypatch):
     [outcome] = back_ends.measure_in_guest([ValidationTask(condition=NetworkCondition())])
     assert outcome.refused is not None
     assert outcome.refused.startswith("No guest can be started as linux.uml is not installed:")
+
+
+def test_a_guest_kernel_that_this_processor_is_too_large_for_is_said_to_be_one(
+    tmp_path, monkeypatch
+):
+    """The kernel is a fake, for not every processor is too large."""
+    fake = tmp_path / guest.KERNEL
+    fake.write_text(
+        "#!/bin/sh\n"
+        "echo userspace - ptrace set fp regs failed, errno = 14\n"
+        "echo Kernel panic - not syncing: Attempted to kill init!\n"
+    )
+    for program in (fake, tmp_path / "busybox"):
+        program.touch()
+        program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(guest, "_module_files", lambda: iter(()))
+    [outcome] = back_ends.measure_in_guest([ValidationTask(condition=NetworkCondition())])
+    assert outcome.refused is not None
+    assert outcome.refused.startswith("The guest kernel does not run on this processor")
