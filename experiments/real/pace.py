@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from bagua_algos.communication.communicator import CommunicationError
@@ -68,18 +69,20 @@ class OwnSteps:
     def __init__(self, meeting: Meeting, limit_s: float) -> None:
         self._meeting = meeting
         self._limit_s = limit_s
+        self._num_steps = 0
 
     def __call__(
         self, batches: Batches, take_step: Step, start: int, due: int, limit: int
     ) -> Iterator[Tensor]:
         """Take steps until all workers have done `due`; the one under way is ended then."""
         take_step.read_ahead(batches, start)
-        step = start
+        self._num_steps = step = start
         if step >= due:
             self._meeting.come(due)
         while step < limit and not (step >= due and self._meeting.is_complete(due)):
-            yield take_step(batches.indices(step))
-            step += 1
+            losses_w = take_step(batches.indices(step))
+            self._num_steps = step = step + 1
+            yield losses_w
             if step == due:
                 self._meeting.come(due)
             _check_background(take_step)
@@ -93,6 +96,10 @@ class OwnSteps:
                     f"not all workers have done {due} steps {self._limit_s:g} s after this one"
                 )
             time.sleep(_LOOKS_EVERY_S)
+
+    def steps_w(self) -> Tensor:
+        """This worker's."""
+        return torch.tensor([self._num_steps], dtype=torch.float64)
 
 
 def make_pace(plan: Plan, meeting: Meeting) -> Pace:

@@ -50,13 +50,17 @@ def _targets(pairs: Sequence[tuple[str, float]]) -> list[str | None]:
 
 def scored(metrics: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """The evaluations of `load_metrics`, with a "score": accuracy, where that is the metric of its
-    one of `runs` (of `load_runs`). One whose score is no number is left out.
+    one of `runs` (of `load_runs`). One whose score is no number is left out. "step" is the mean
+    worker's, where that is known: workers that wait for nobody may have done more than the last.
     """
     score = metrics.accuracy
     if "metric" in runs and "score" in metrics:
         others = set(runs.folder[runs["metric"].fillna(ACCURACY) != ACCURACY])
         score = score.mask(metrics.folder.isin(others), metrics.score)
-    rows = metrics.assign(score=score)
+    step = metrics.step
+    if "mean_step" in metrics:
+        step = metrics.mean_step.fillna(step)
+    rows = metrics.assign(score=score, step=step)
     return rows.loc[(rows["kind"] == "evaluation") & rows.score.notna()]
 
 

@@ -102,6 +102,10 @@ class OwnPace:
     def wait(self, due: int) -> None:
         """Do nothing: all have done `due` steps."""
 
+    def steps_w(self) -> Tensor:
+        """Each worker's steps that had ended when the last one had done as many as were due."""
+        return torch.from_numpy(self._steps_w).double()
+
     def _movers(self, ends_s: np.ndarray, limit: int, begun_w: np.ndarray) -> np.ndarray:
         """Which workers may take their next step now, which ends at `ends_s`.
 

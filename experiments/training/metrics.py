@@ -48,11 +48,20 @@ class MetricsRow:
     """By that metric, accuracy included, of the models that the workers have themselves, each on
     its part of the validation set; None where they agree, and in older records.
     """
+    mean_step: float | None = None
+    """Steps done by the mean worker, at an evaluation of workers that wait for nobody; None: all
+    have done `step`, or the record is older.
+    """
 
     @property
     def is_evaluation(self) -> bool:
         """Whether it has an accuracy; else a loss of the training."""
         return self.kind == "evaluation"
+
+    @property
+    def steps_done(self) -> float:
+        """By the mean worker, as far as that is known."""
+        return self.step if self.mean_step is None else self.mean_step
 
     @property
     def value(self) -> float | None:

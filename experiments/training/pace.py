@@ -25,6 +25,12 @@ class Pace(Protocol):
         """Wait until all workers have done `due` steps, while the clocks stand still."""
         ...
 
+    def steps_w(self) -> Tensor | None:
+        """Steps that each worker held here has done, float64 `[w]`; None: all workers have done
+        equally many.
+        """
+        ...
+
 
 MakePace = Callable[[nn.Module, torch.optim.Optimizer], Pace]
 """Makes the pace of a model, before it is distributed."""
@@ -43,3 +49,6 @@ class Together:
 
     def wait(self, due: int) -> None:
         """Do nothing: who is late is waited for by the evaluation itself."""
+
+    def steps_w(self) -> None:
+        """All have done equally many."""

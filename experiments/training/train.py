@@ -266,10 +266,12 @@ class _Rows:
         _ = self.state.meter.time_s  # waits for a GPU, with a limit, which reading has not
         return _finite_first(loss_w, step)
 
-    def report_evaluation(self, step: int, time_s: float, validation: Evaluation) -> None:
+    def report_evaluation(
+        self, step: int, time_s: float, validation: Evaluation, mean_step: float | None
+    ) -> None:
         accuracy, loss, spread, score, own = validation
-        values = {"accuracy": accuracy, "validation_loss": loss, "spread": spread}
-        self.report("evaluation", step, time_s, **values, score=score, own_score=own)
+        values = {"accuracy": accuracy, "validation_loss": loss, "spread": spread, "score": score}
+        self.report("evaluation", step, time_s, **values, own_score=own, mean_step=mean_step)
 
     def report(self, kind: str, step: int, time_s: float, **values: float | None) -> None:
         self.send(
@@ -325,7 +327,7 @@ class _Training:
                 is_kept = plan.checkpoint_every and not is_of_longer_runs
                 with state.unchanged(plan.backend.device) if is_kept else nullcontext():
                     validation = self.evaluate(examples, done, "validation")
-                rows.report_evaluation(done, time_s, validation)
+                rows.report_evaluation(done, time_s, validation, self._mean_step(pace))
                 if plan.stop_at_target and plan.target.is_reached(validation.value):
                     break
                 time.sleep(late_s)
@@ -339,6 +341,18 @@ class _Training:
         with meter.standing():
             self.rows.state.take_step.distributed.stand_still()
         return meter.stop(self.communicator, goes_on=goes_on)
+
+    def _mean_step(self, pace: Pace) -> float | None:
+        """Steps that the mean worker has done, None where all have done equally many; a collective
+        call.
+        """
+        steps_w = pace.steps_w()
+        if steps_w is None:
+            return None
+        steps_w = steps_w.to(self.plan.backend.device)
+        with _uncounted(self.rows.state.take_step.distributed):
+            self.averager.all_reduce_mean_(steps_w)
+        return steps_w[0].item()
 
     def evaluate(self, split: Split, step: int, name: str) -> Evaluation:
         """Evaluate on `split`, the set of that name, after `step`; a collective call. Raises

@@ -38,11 +38,12 @@ def write_run(
     `stop_at_target` and `of_run`, of the run;
     `shared_training`: it learns on every network the same. Where it reaches its target,
     `time_to_accuracy_s` moves its rows, so that it does so then, by an evaluation at the target.
+    `lead`: by how many steps the mean worker is before the last.
     """
     options, cluster = fields.pop("options", {}), fields.pop("cluster", {})
     of_net, stops = fields.pop("of_net", {}), fields.pop("stop_at_target", False)
     of_model, of_run = fields.pop("of_model", {}), fields.pop("of_run", {})
-    lr = fields.pop("lr", 0.1)
+    lr, lead = fields.pop("lr", 0.1), fields.pop("lead", None)
     mb_a_step, rate = ALGOS[algo]
     of_chance = 0 if fields.pop("shared_training", False) else len(net)
     chance = np.random.default_rng([seed, workers, len(algo), of_chance])
@@ -59,6 +60,8 @@ def write_run(
         evaluated = {"accuracy": accuracy, "validation_loss": 1.1 - accuracy, "spread": 0.0}
         if target.metric == "loss":
             evaluated["score"] = 1.1 - accuracy
+        if lead is not None:
+            evaluated["mean_step"] = 10 * k + lead
         metrics += [
             row | {"kind": "step", "loss": 1 - accuracy},
             row | {"kind": "evaluation", **evaluated},

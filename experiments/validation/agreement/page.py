@@ -33,7 +33,9 @@ _HEADERS = (
 
 _NOTES = f"""\
 "steps" are the median and the range of the first evaluation at the target or above it; a miss
-counts as the evaluation after the last. "one trajectory": in so many seeds the losses on the
+counts as the evaluation after the last. Workers that wait for nobody (async) are evaluated when the
+last of them has done so many steps, and the others have done more: their steps are the mean
+worker's. "one trajectory": in so many seeds the losses on the
 validation set of real and simulated workers differ by {ROUNDING:g} of their size or less at every
 evaluation, which is rounding. "losses apart": by how much they differ at most, over all seeds.
 "real / simulated": the 95 % interval of the median of the pairs' ratios. "p": of the test below; an
@@ -153,7 +155,7 @@ def _ratio(own: Compared) -> str:
     return "-" if math.isnan(low) else f"{low:.2f} to {high:.2f}"
 
 
-def _range(steps: Sequence[int]) -> str:
+def _range(steps: Sequence[float]) -> str:
     return f"{statistics.median(steps):g} ({min(steps)} to {max(steps)})"
 
 

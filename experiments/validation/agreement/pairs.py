@@ -59,8 +59,8 @@ class Pair:
 
 @dataclass(frozen=True, kw_only=True)
 class Compared:
-    """The steps to `target` of one algorithm, real and simulated, by seed. A miss counts as if the
-    evaluation after the last had reached it.
+    """The steps to `target` of one algorithm, real and simulated, by seed: the mean worker's, where
+    workers wait for nobody. A miss counts as if the evaluation after the last had reached it.
     """
 
     algo: str
@@ -68,8 +68,8 @@ class Compared:
     model: str
     workers: int
     target: float
-    real: Sequence[int]
-    simulated: Sequence[int]
+    real: Sequence[float]
+    simulated: Sequence[float]
     num_missed: int
     num_same: int
     """Pairs of one trajectory, up to rounding."""
@@ -149,7 +149,8 @@ def compare(runs: Path, targets: Mapping[str, float]) -> list[Compared]:
 
     Raises `UserError` where one has not the same seeds, real and simulated, and two at least, or
     more than `MAX_PAIRS`, or several runs of a seed, or one without, or one that has not ended, or
-    runs that differ in more than that, or fewer than two evaluations.
+    runs that differ in more than that, or fewer than two evaluations, or some alone that say the
+    mean worker's steps.
     """
     table = load_runs(runs)
     table = table.loc[table.algo.isin([*targets])]
@@ -229,6 +230,11 @@ def _compared(run: pd.Series, target: float, pairs: Sequence[Pair]) -> Compared:
         raise UserError(
             f"the runs of {run.algo} have fewer than two evaluations: none can be compared"
         )
+    if len({row.mean_step is None for pair in pairs for row in (*pair.real, *pair.simulated)}) > 1:
+        raise UserError(
+            f"some runs of {run.algo} say how many steps the mean worker had done, and others do "
+            "not: run all of them by the same commit"
+        )
     missed = 2 * steps[-1] - steps[-2]  # the evaluation after the last
     reached = [[_steps(own, target) for own in (pair.real, pair.simulated)] for pair in pairs]
     apart = [pair.apart for pair in pairs]
@@ -246,6 +252,6 @@ def _compared(run: pd.Series, target: float, pairs: Sequence[Pair]) -> Compared:
     )
 
 
-def _steps(rows: Sequence[MetricsRow], target: float) -> int | None:
+def _steps(rows: Sequence[MetricsRow], target: float) -> float | None:
     row = reaching(rows, Target(value=target))
-    return None if row is None else row.step
+    return None if row is None else row.steps_done

@@ -58,6 +58,7 @@ def counts(meeting, when_taken, dues):
     for due in dues:
         done += sum(1 for _ in own(BATCHES, steps, done, due, LIMIT))
         counts.append(done)
+        assert own.steps_w().tolist() == [done]
     assert steps.taken == list(range(done))
     return counts
 

@@ -59,6 +59,15 @@ def test_the_setting_that_is_evaluated_the_least_often_is_named(tmp_path):
     assert said in note
 
 
+def test_steps_to_the_target_are_those_of_the_mean_worker_where_a_record_says_them(tmp_path):
+    names = ("ahead", "older")
+    write_run(tmp_path / "ahead", "local_sgd", lead=7.5)
+    write_run(tmp_path / "older", "local_sgd")
+    ahead, older = (ReportData.load(tmp_path / own).runs.steps_to_accuracy.item() for own in names)
+    assert ahead == pytest.approx(older + 7.5)
+    assert sorted(ReportData.load(tmp_path).runs.steps_to_accuracy) == [older, ahead]
+
+
 @pytest.mark.parametrize("has_bytes", [lambda step: step > 80, lambda step: step <= 80])
 def test_bytes_that_one_side_of_the_line_lacks_are_not_known(has_bytes, tmp_path):
     write_run(tmp_path / "run")

@@ -72,6 +72,31 @@ def test_a_model_of_nan_reaches_no_target(algorithm, backend, tmp_path):
 
 
 @pytest.mark.parametrize(
+    "words",
+    [
+        ("algo=async", "backend=sim", "cluster.straggler=2.0"),
+        ("algo=async", "backend=gloo"),
+        ("algo=local_sgd", "backend=sim", "cluster.straggler=2.0"),
+    ],
+    ids=["simulated", "real", "all_wait"],
+)
+def test_evaluations_of_workers_that_wait_for_nobody_say_how_many_steps_the_mean_one_has_done(
+    words, tmp_path
+):
+    size = ["net=none", "model=mlp", "workers=3", "max_steps=12", "eval_every=4", "algo.interval"]
+    size[-1] += "=4" if "algo=local_sgd" in words else "_ms=0"
+    assert run(compose_config([*words, *size]), tmp_path) == "completed"
+    rows = [row for row in load_rows(tmp_path) if row.is_evaluation]
+    assert [row.step for row in rows] == [4, 8, 12]
+    if "algo=local_sgd" in words:
+        assert [row.mean_step for row in rows] == [None] * 3
+    elif "backend=sim" in words:  # the last one takes three times as long as the two others
+        assert [row.mean_step for row in rows] == pytest.approx([(4 + 12 + 12) / 3, 32 / 3, 12])
+    else:
+        assert all(row.step <= row.mean_step <= 12 for row in rows)
+
+
+@pytest.mark.parametrize(
     ("words", "is_told"),
     [
         (["workers=9"], True),

@@ -87,7 +87,7 @@ class Round:
 
 def oracle(workers, round_s):
     """Whoever ends a step first goes first. Returns when the last worker has done each of `DUE`
-    steps, and all weights at that moment.
+    steps, and all workers' steps and weights at that moment.
     """
     rounds = [Round() for _ in range(NUM_STEPS)]
     seen, due = [], list(DUE)
@@ -95,7 +95,7 @@ def oracle(workers, round_s):
         worker = min(left, key=lambda w: w.ends_s)
         now_s = max(w.at_s for w in workers)
         if due and min(w.steps for w in workers) >= due[0] and worker.ends_s > now_s:
-            seen.append((now_s, [w.x for w in workers]))
+            seen.append((now_s, [w.steps for w in workers], [w.x for w in workers]))
             due.pop(0)
         worker.step()
         last = rounds[worker.num_rounds - 1]
@@ -113,7 +113,8 @@ def oracle(workers, round_s):
             current.snapshots[id(worker)] = worker.x, worker.at_s
             if len(current.snapshots) == len(workers):
                 current.done_s = max(at_s for _, at_s in current.snapshots.values()) + round_s
-    return [*seen, (max(w.at_s for w in workers), [w.x for w in workers])]
+    end_s = max(w.at_s for w in workers)
+    return [*seen, (end_s, [w.steps for w in workers], [w.x for w in workers])]
 
 
 @dataclass
@@ -189,7 +190,7 @@ def test_every_worker_sees_the_others_as_they_are_at_that_moment_whoever_evaluat
         with engine.consensus() as spread:
             assert spread > 0
         weights = next(engine.model.parameters()).detach().flatten().tolist()
-        seen.append((float(clocks.timeline.time_s.max()), weights))
+        seen.append((float(clocks.timeline.time_s.max()), pace.steps_w().tolist(), weights))
     assert done == NUM_STEPS
 
     num_bytes = 4 * engine.context.buckets[0].weights.shape[1]
@@ -207,7 +208,8 @@ def test_every_worker_sees_the_others_as_they_are_at_that_moment_whoever_evaluat
     expected = oracle(workers, round_s)
     assert clocks.timeline.time_s.tolist() == pytest.approx([w.at_s for w in workers])
     assert engine.context.state.num_rounds.min() > 3
-    for (at_s, weights), (expected_s, expected_weights) in zip(seen, expected, strict=True):
+    assert [steps for _, steps, _ in seen] == [steps for _, steps, _ in expected]
+    for (at_s, _, weights), (expected_s, _, expected_weights) in zip(seen, expected, strict=True):
         assert at_s == pytest.approx(expected_s)
         assert weights == pytest.approx(expected_weights, rel=1e-4, abs=1e-5)
 

@@ -52,6 +52,21 @@ def test_steps_are_those_of_the_first_evaluation_at_the_target_and_a_miss_comes_
     assert other.p_value == flip_p_value(other.real, other.simulated) == 2 / 64
 
 
+def test_steps_are_those_of_the_mean_worker_where_all_runs_say_them(tmp_path):
+    for seed in range(2):
+        for backend in ("gloo", "sim"):
+            lead = 2.5 if backend == "gloo" else 0.0
+            write_run(tmp_path / f"{backend}_{seed}", seed=seed, backend=backend, lead=lead)
+    [own] = pairs.compare(tmp_path, {"allreduce": 0.8})
+    last = first_step(0.98, 1.0)
+    assert (list(own.real), list(own.simulated)) == ([last + 2.5] * 2, [last] * 2)
+    assert f"| {last + 2.5} ({last + 2.5} to {last + 2.5}) |" in page([own], "a command")
+    shutil.rmtree(tmp_path / "sim_0")
+    write_run(tmp_path / "sim_0", seed=0, backend="sim")
+    with pytest.raises(UserError, match=r"some runs of allreduce say .* and others do not: run"):
+        pairs.compare(tmp_path, {"allreduce": 0.8})
+
+
 def test_losses_are_apart_by_the_part_that_is_greatest(runs):
     pair_of = {own.algo: own for own in pairs.compare(runs, TARGETS)}
     # At the last evaluation of seed 0: 1.1 - 0.7 against 1.1 - 0.98, but for what both approach.
