@@ -156,7 +156,7 @@ def _ratio(own: Compared) -> str:
 
 
 def _range(steps: Sequence[float]) -> str:
-    return f"{statistics.median(steps):g} ({min(steps)} to {max(steps)})"
+    return f"{statistics.median(steps):g} ({min(steps):g} to {max(steps):g})"
 
 
 def _seen(own: Compared, level: float) -> str:
