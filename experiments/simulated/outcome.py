@@ -19,15 +19,15 @@ from experiments.training.result import DivergedError
 class SimulatedOutcome:
     """A simulated run on one network, until it reached the target, or to its end if it missed it.
 
-    Times in seconds, bytes sent by the average worker; `score` is the best until then. One that
-    diverged has missed the target; its times and bytes are NaN where its clocks did not run.
-    `reached_s`: of `time_to_target`, somewhat before `time_s`, which is that of an evaluation.
+    Times in seconds, steps of the mean worker and bytes sent by it; `score` is the best until then.
+    One that diverged has missed the target; its times and bytes are NaN where its clocks did not
+    run. `reached_s`: of `time_to_target`, somewhat before `time_s`, which is that of an evaluation.
     """
 
     has_reached: bool
     reached_s: float
     score: float
-    num_steps: int
+    num_steps: float
     time_s: float
     bytes_sent: float
     exposed_communication_s: float
@@ -102,7 +102,7 @@ def _outcome(evaluations: Iterable[MetricsRow], target: Target) -> SimulatedOutc
         has_reached=reached_s is not None,
         reached_s=math.nan if reached_s is None else reached_s,
         score=best,
-        num_steps=last.step,
+        num_steps=last.steps_done,
         time_s=last.time_s,
         bytes_sent=math.nan if last.bytes_sent is None else last.bytes_sent,
         exposed_communication_s=last.exposed_communication_s or 0.0,

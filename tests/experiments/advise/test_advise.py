@@ -278,6 +278,18 @@ def test_a_replay_is_the_simulation_on_that_network(algo, tmp_path):
     assert replayed.bytes_sent == pytest.approx(simulated.bytes_sent, abs=1)
 
 
+def test_steps_are_the_mean_workers_where_workers_wait_for_nobody(tmp_path):
+    straggling = ("algo=async", "algo.interval_ms=0", "cluster.straggler=2", "max_steps=20")
+    plan = plan_of(tmp_path, *straggling, "target_accuracy=0.99")
+    data = plan.task.load()
+    profile = rehearse(plan, data, sharing=1, num_steps=5, seconds=0)
+    training = record_training(plan, data, profile)
+    before = replace(training, rows=[row for row in training.rows if row.step < 20])
+    first = before.evaluations[-1]
+    assert outcome_there(plan, before).num_steps == first.mean_step > first.step
+    assert outcome_there(plan, training).num_steps == 20  # all end after as many
+
+
 def test_how_workers_are_computed_is_found_once_for_all_trainings(monkeypatch):
     (candidate,) = gather(choose([*SMALL, "algo=allreduce"]), 2).candidates
     tried = Mock(side_effect=AssertionError("was found before"))
