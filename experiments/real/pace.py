@@ -76,16 +76,19 @@ class OwnSteps:
     ) -> Iterator[Tensor]:
         """Take steps until all workers have done `due`; the one under way is ended then."""
         take_step.read_ahead(batches, start)
-        self._num_steps = step = start
-        if step >= due:
+        self._num_steps = start
+        if start >= due:
             self._meeting.come(due)
-        while step < limit and not (step >= due and self._meeting.is_complete(due)):
-            losses_w = take_step(batches.indices(step))
-            self._num_steps = step = step + 1
+        while self._num_steps < limit and not self._is_over(due):
+            losses_w = take_step(batches.indices(self._num_steps))
+            self._num_steps += 1
             yield losses_w
-            if step == due:
+            if self._num_steps == due:
                 self._meeting.come(due)
             _check_background(take_step)
+
+    def _is_over(self, due: int) -> bool:
+        return self._num_steps >= due and self._meeting.is_complete(due)
 
     def wait(self, due: int) -> None:
         """Wait for those who have not done `due` steps. `CommunicationError`: they do not come."""
