@@ -16,7 +16,7 @@ from experiments.advise.choice import NOT_SIMULATED, NUM_REHEARSALS, Choice, com
 from experiments.plan.factory import make_plan
 from experiments.plan.model_check import check_model
 from experiments.plan.plan import Plan
-from experiments.simulated.memory import fitting_at_once
+from experiments.simulated.memory.fitting import fitting_at_once
 from experiments.simulated.outcome import (
     SimulatedOutcome,
     outcome_on,

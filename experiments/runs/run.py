@@ -28,7 +28,7 @@ from experiments.runs.resume import going_on
 from experiments.runs.summary import CTRL_C, DISK, ENDED_EARLY, HAVE_TIMES, SIGTERM, Summary
 from experiments.runs.trackers.tracker import TrackedRun, Tracking
 from experiments.simulated.kept_trainings import simulate_once
-from experiments.simulated.memory import check_memory
+from experiments.simulated.memory.fitting import check_memory
 from experiments.simulated.simulate import given_profile, simulate
 from experiments.tasks.base import Task, TaskData
 from experiments.tasks.target import ACCURACY, Target

@@ -70,7 +70,7 @@ def _fitting_alike(config: DictConfig, at_most: int) -> int:
     import torch
 
     from experiments.plan.factory import make_plan
-    from experiments.simulated.memory import fitting_alone
+    from experiments.simulated.memory.fitting import fitting_alone
 
     at_most = min(at_most, jobs_at_once(config))
     if at_most > 1:

@@ -26,9 +26,9 @@ from bagua_algos.worker_axis.models import StackedModel
 from experiments.plan import generators
 from experiments.plan.plan import Plan
 from experiments.simulated.clocks import SimulatedClocks
-from experiments.simulated.kept_memory import kept_memory
 from experiments.simulated.known import KnownMeasurements
 from experiments.simulated.lengths import by_length
+from experiments.simulated.memory.kept_memory import kept_memory
 from experiments.simulated.pace import make_pace
 from experiments.simulated.profile import Profile
 from experiments.simulated.rehearsal import NUM_TOLD, REHEARSED_S, rehearse

@@ -19,7 +19,7 @@ import torch
 
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
-from experiments.simulated.memory import needed_bytes
+from experiments.simulated.memory.fitting import needed_bytes
 from experiments.simulated.rehearsal import rehearse
 from experiments.simulated.simulate import simulate
 from host.errors import Failure
@@ -34,6 +34,7 @@ class Case(NamedTuple):
     words: tuple[str, ...]
     workers: int
     batch_size: int
+    algorithm: str = "allreduce"
 
 
 CASES = (
@@ -41,6 +42,8 @@ CASES = (
     Case(("task=mnist5k", "model=cnn"), 16, 32),
     Case(("task=movie_snippets", "model=fast_text"), 64, 32),
     Case(("task=movie_snippets", "model=minilm"), 2, 8),
+    Case(("task=fashion_mnist", "model=mlp"), 64, 32, "low_precision_decentralized"),
+    Case(("task=fashion_mnist", "model=mlp"), 64, 32, "one_bit_adam"),
 )
 
 
@@ -49,7 +52,8 @@ def print_counted() -> None:
     for case in CASES:
         counted, taken = measured(case)
         print(
-            f"{' '.join(case.words)}, {case.workers} workers x {case.batch_size}: "
+            f"{case.algorithm}, {' '.join(case.words)}, "
+            f"{case.workers} workers x {case.batch_size}: "
             f"{counted / 1e6:,.0f} MB counted, at most {taken / 1e6:,.0f} MB taken, "
             f"ratio {counted / taken:.2f}",
             flush=True,
@@ -79,7 +83,7 @@ def _run(case: Case, parent: Connection) -> int:
     """Tell what is counted, wait, and train with an evaluation on the way and one at the end."""
     torch.set_num_threads(1)
     numbers = [f"workers={case.workers}", f"batch_size={case.batch_size}", "max_steps=2"]
-    words = ["algo=allreduce", "backend=sim", *case.words, *numbers, "eval_every=1"]
+    words = [f"algo={case.algorithm}", "backend=sim", *case.words, *numbers, "eval_every=1"]
     with tempfile.TemporaryDirectory() as folder:
         plan = make_plan(compose_config(words), Path(folder))
         data = plan.task.load()

@@ -24,7 +24,7 @@ from bagua_algos.worker_axis.stacking import WAYS, Stacking, Way
 from experiments.plan.compose import compose_config
 from experiments.plan.factory import make_plan
 from experiments.plan.plan import Plan
-from experiments.simulated.kept_memory import kept_memory
+from experiments.simulated.memory.kept_memory import kept_memory
 from experiments.tasks.base import TaskData
 from experiments.training.step import make_step
 from host.cores import THREADS, usable_cores

@@ -12,7 +12,7 @@ from bagua_algos.engine.algorithm import Algorithm
 from bagua_algos.engine.engine import Engine
 from bagua_algos.worker_axis.models import StackedModel
 from bagua_algos.worker_axis.stacking import Stacking
-from experiments.simulated.memory import LiveBytes
+from experiments.simulated.memory.live_bytes import LiveBytes
 
 NUM_WORKERS = 3
 WAYS = {

@@ -348,7 +348,7 @@ def test_workers_on_gpus_are_timed_by_one_lane(rehearsed, tmp_path):
         ),
         (
             (*("algo=allreduce", "backend=sim", "model=mlp", "model.hidden=[20000]"), *MANY),
-            "3000 simulated workers with model=mlp need 382.1 GB",
+            "3000 simulated workers with model=mlp and algo=allreduce need at least 382.1 GB",
         ),
         (
             ("algo=decentralized", "algo.topology=shift_one", "backend=sim", "workers=3"),

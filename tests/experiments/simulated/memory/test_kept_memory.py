@@ -4,7 +4,7 @@ import sys
 BY_TENSORS = """
 import resource
 import torch
-from experiments.simulated.kept_memory import kept_memory
+from experiments.simulated.memory.kept_memory import kept_memory
 
 NUM_BYTES = 64 << 20
 # glibc's cache is full of leads by then, 7 each of 16, 32, 48 and 64 bytes: see kept_memory
@@ -33,7 +33,7 @@ assert pages_asked_for() > first / 2  # as it was
 
 BY_A_THREAD = """
 import resource, threading
-from experiments.simulated.kept_memory import kept_memory
+from experiments.simulated.memory.kept_memory import kept_memory
 
 def pages():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

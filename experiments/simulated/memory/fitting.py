@@ -2,25 +2,22 @@
 
 import copy
 import re
-import weakref
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from math import ceil
 from pathlib import Path
-from typing import Any, TypeGuard
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch import Tensor
 
-from bagua_algos.fused.fuse import fuses_in
 from bagua_algos.worker_axis.inputs import call
 from bagua_algos.worker_axis.models import StackedModel
 from bagua_algos.worker_axis.rows import CHUNK
 from bagua_algos.worker_axis.stacking import Stacking, Way
 from experiments.plan.plan import Plan
+from experiments.simulated.memory.algorithm_trial import Taken, try_algorithm
+from experiments.simulated.memory.live_bytes import LiveBytes
 from experiments.simulated.stacking import WORKERS_MEASURED, may_write_gradients, ways_to_try
 from experiments.tasks.base import TaskData
 from experiments.training.evaluation import batch_size
@@ -58,13 +55,13 @@ def check_memory(plan: Plan, data: TaskData) -> None:
     free = free_bytes()
     if free is None:
         return
-    states = state_bytes(plan)
-    if states <= free:  # else not even a trial of the model may fit
-        states = needed_bytes(plan, data)
-    if states > free:
+    least = plan.workers * (_bytes_of(plan.model.parameters()) + _trained_bytes(plan))
+    needed = least if least > free else needed_bytes(plan, data)  # else no trial may fit either
+    if needed > free:
         raise UserError(
-            f"{plan.workers} simulated workers with model={plan.names['model']} need "
-            f"{states / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free: take fewer workers, a "
+            f"{plan.workers} simulated workers with model={plan.names['model']} and "
+            f"algo={plan.names['algo']} need {'at least' if needed == least else 'about'} "
+            f"{needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free: take fewer workers, a "
             "smaller model or a smaller batch_size."
         )
 
@@ -96,15 +93,15 @@ def _own_bytes() -> int:
 
 def needed_bytes(plan: Plan, data: TaskData) -> int:
     """What the training of `plan` takes, beside what this process has by now. Raises `UserError`
-    for a model that simulated workers cannot compute.
+    for a model that simulated workers cannot compute, or that the algorithm cannot train.
     """
     try:
-        return round(KEPT * live_bytes(plan, data)) + _CODE_BYTES
+        return round(KEPT * live_bytes(plan, data, try_algorithm(plan))) + _CODE_BYTES
     except ValueError as error:
         raise UserError(str(error)) from error
 
 
-def live_bytes(plan: Plan, data: TaskData) -> int:
+def live_bytes(plan: Plan, data: TaskData, taken: Taken) -> int:
     """The most that tensors take at a time, in the phase that takes most: the trial of ways to
     compute workers, the beginning, a step, or an evaluation. By passes of one worker.
     """
@@ -116,22 +113,11 @@ def live_bytes(plan: Plan, data: TaskData) -> int:
     num_tried = min(plan.workers, WORKERS_MEASURED) if len(ways) > 1 else 0
     kept = _bytes_of(plan.model.parameters()) + _trained_bytes(plan)  # weights and gradients
     tried = (kept + max(own.values())) * num_tried
-    begun = kept + _trained_bytes(plan)  # buckets, beside the weights that are copied there
+    others = _frozen_bytes(plan)
     # What is measured may choose any of these ways.
-    return max(tried, plan.workers * begun, state_bytes(plan) + max(max(used), evaluated))
-
-
-def state_bytes(plan: Plan) -> int:
-    """What is there all the time: weights, gradients, and what the optimizer keeps, of all
-    workers.
-    """
-    weights, trained = _bytes_of(plan.model.parameters()), _trained_bytes(plan)
-    weight = nn.Parameter(torch.zeros(64, 64))
-    optimizer = plan.make_optimizer([weight])
-    # One step may do for all workers that agree.
-    has_one = plan.algorithm.gradients_agree and fuses_in(optimizer)
-    states = _states_per_weight(weight, optimizer) * (1 if has_one else plan.workers)
-    return round(plan.workers * (weights + trained) + states * trained)
+    computing = others + taken.in_passes + max(used)
+    evaluating = others + taken.between_steps + evaluated
+    return max(tried, others + taken.at_most, computing, evaluating)
 
 
 def pass_bytes(plan: Plan, data: TaskData, way: Way) -> int:
@@ -195,63 +181,17 @@ def _evaluation_bytes(plan: Plan, data: TaskData, ways: Sequence[Way]) -> int:
     return max(averaged, computed(max(CHUNK, side_by_side * of_worker)))
 
 
+def _frozen_bytes(plan: Plan) -> int:
+    """Of all workers."""
+    return plan.workers * (_bytes_of(plan.model.parameters()) - _trained_bytes(plan))
+
+
 def _trained_bytes(plan: Plan) -> int:
     return _bytes_of(p for p in plan.model.parameters() if p.requires_grad)
 
 
 def _bytes_of(tensors: Iterable[Tensor]) -> int:
     return sum(x.nbytes for x in tensors)
-
-
-class LiveBytes(TorchDispatchMode):
-    """Counts the storages that operations within make, until they are freed."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.most = 0
-        """At a time, bytes."""
-        self._live = 0
-        self._known: set[int] = set()
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        """Do what is asked for, and look at what came of it."""
-        given = {_address(x) for x in tree_leaves((args, kwargs)) if _has_storage(x)}
-        result = func(*args, **(kwargs or {}))
-        for x in tree_leaves(result):
-            if _has_storage(x) and _address(x) not in given | self._known:
-                self._note(x.untyped_storage())
-        return result
-
-    def _note(self, storage: torch.UntypedStorage) -> None:
-        address, num_bytes = storage.data_ptr(), storage.nbytes()
-        if not num_bytes:
-            return
-        self._known.add(address)
-        self._live += num_bytes
-        self.most = max(self.most, self._live)
-        weakref.finalize(storage, self._forget, address, num_bytes)
-
-    def _forget(self, address: int, num_bytes: int) -> None:
-        self._known.discard(address)
-        self._live -= num_bytes
-
-
-def _has_storage(x: object) -> TypeGuard[Tensor]:
-    return isinstance(x, Tensor) and x.layout is torch.strided
-
-
-def _address(x: Tensor) -> int:
-    return x.untyped_storage().data_ptr()
-
-
-def _states_per_weight(weight: nn.Parameter, optimizer: torch.optim.Optimizer) -> float:
-    """Elements that an optimizer keeps for each, by a step of a small one."""
-    weight.grad = torch.zeros_like(weight)
-    optimizer.step()
-    kept = [x for x in optimizer.state[weight].values() if isinstance(x, Tensor)]
-    return sum(x.nbytes for x in kept) / weight.nbytes
 
 
 def free_bytes() -> int | None:

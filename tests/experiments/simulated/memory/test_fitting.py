@@ -1,46 +1,28 @@
 """What is counted for simulated workers is what their tensors take at a time."""
 
 import gc
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
+from bagua_algos import Algorithm
 from bagua_algos.worker_axis import rows
-from bagua_algos.worker_axis.models import StackedModel
-from bagua_algos.worker_axis.stacking import Stacking
-from experiments.plan.compose import compose_config
-from experiments.plan.factory import make_plan
-from experiments.simulated import memory, simulate
-from experiments.simulated.memory import (
-    LiveBytes,
+from experiments.simulated import simulate
+from experiments.simulated.memory import fitting
+from experiments.simulated.memory.algorithm_trial import try_algorithm
+from experiments.simulated.memory.fitting import (
+    check_memory,
     live_bytes,
     needed_bytes,
     pass_bytes,
-    state_bytes,
 )
 from experiments.simulated.rehearsal import rehearse
 from experiments.simulated.simulate import train_simulated
 from host.errors import UserError
-
-MB = 1 << 20
-
-
-def plan_of(folder, *words):
-    common = ["backend=sim", "task=mnist5k", "max_steps=2", "eval_every=2"]
-    return make_plan(compose_config([*common, *words]), folder)
-
-
-def counted_and_taken(plan, data):
-    """Bytes that are counted for a training, and that its tensors take at the most."""
-    profile = rehearse(plan, data, sharing=1, num_steps=2, seconds=0)
-    counted = live_bytes(plan, data)
-    torch.set_num_threads(1)
-    with LiveBytes() as live:
-        train_simulated(plan, data, profile, lambda row: None)
-    return counted, live.most
+from tests.experiments.simulated.memory.counted import bytes_taken, plan_of
 
 
 def test_weights_and_states_are_given_back_after_a_training(tmp_path, monkeypatch):
@@ -60,49 +42,12 @@ def test_weights_and_states_are_given_back_after_a_training(tmp_path, monkeypatc
         gc.enable()
 
 
-def test_storages_count_until_they_are_freed():
-    before = torch.zeros(MB // 4)
-    with LiveBytes() as live:
-        x = before + 1
-        y = x.view(2, -1).add_(before.view(2, -1))
-        assert live.most == MB
-        del x, y
-        x = before * 2
-        assert live.most == MB
-        y = x * 2
-        assert live.most == 2 * MB
-        del x, y
-
-
-def test_what_backward_remembers_counts():
-    layer, x = nn.Linear(256, 256, bias=False), torch.ones(1024, 256)
-    with LiveBytes() as live:
-        layer(torch.sigmoid(layer(x))).sum().backward()
-    hidden, weights = 1024 * 256 * 4, 256 * 256 * 4
-    assert 2 * hidden + weights <= live.most <= 4 * hidden + 2 * weights + 1024
-
-
-@pytest.mark.parametrize(("algorithm", "num_stepping"), [("decentralized", 2), ("allreduce", 1)])
-def test_states_of_the_optimizer_count(algorithm, num_stepping, tmp_path):
-    plan = plan_of(tmp_path, f"algo={algorithm}", "workers=2", "optim=adam")
-    weights = sum(p.nbytes for p in plan.model.parameters())
-    # weights, gradients; two moments
-    counted = (2 * 2 + num_stepping * 2) * weights
-    assert state_bytes(plan) == pytest.approx(counted, rel=1e-3)
-
-
-@pytest.mark.parametrize(("num_bytes", "fitting"), [(0, 8), (100_000_000, 4), (900_000_000, 1)])
-def test_trainings_side_by_side_have_a_copy_of_the_data_each(num_bytes, fitting, monkeypatch):
-    monkeypatch.setattr(memory, "free_bytes", lambda: 1_050_000_000)
-    monkeypatch.setattr(memory, "needed_bytes", lambda plan, data: 100_000_000)
+@pytest.mark.parametrize(("num_bytes", "num_fitting"), [(0, 8), (100_000_000, 4), (900_000_000, 1)])
+def test_trainings_side_by_side_have_a_copy_of_the_data_each(num_bytes, num_fitting, monkeypatch):
+    monkeypatch.setattr(fitting, "free_bytes", lambda: 1_050_000_000)
+    monkeypatch.setattr(fitting, "needed_bytes", lambda plan, data: 100_000_000)
     plan = SimpleNamespace(load_data=lambda: np.ones(num_bytes, np.uint8))
-    assert memory.fitting_alone(plan) == fitting
-
-
-def test_sparse_gradients_are_refused_while_it_counts():
-    model = StackedModel(nn.Embedding(5, 3, sparse=True), 1, stacking=Stacking(way="loop"))
-    with LiveBytes(), pytest.raises(ValueError, match="make the layer without sparse=True"):
-        model(torch.ones(1, 4, dtype=torch.long)).sum().backward()
+    assert fitting.fitting_alone(plan) == num_fitting
 
 
 @pytest.mark.parametrize("way", ["auto", "loop"])
@@ -124,10 +69,11 @@ def test_a_model_of_which_there_are_no_copies_is_a_users_mistake(way, tmp_path):
         (("algo=decentralized", "model=mlp", "workers=16"), "loop"),
     ],
 )
-def test_it_is_within_a_quarter_of_what_a_training_takes(words, way, tmp_path):
+def test_it_is_within_a_quarter_of_what_a_training_takes(words, way, tmp_path, monkeypatch):
     plan = plan_of(tmp_path, *words, f"cluster.stacking={way}", "batch_size=32")
     data = plan.task.load()
-    counted, taken = counted_and_taken(plan, data)
+    counted = live_bytes(plan, data, try_algorithm(plan))
+    taken = bytes_taken(plan, data, monkeypatch)
     assert taken == pytest.approx(counted, rel=0.25)
     assert needed_bytes(plan, data) > taken
 
@@ -136,11 +82,51 @@ def test_it_is_within_a_quarter_of_what_a_training_takes(words, way, tmp_path):
 def test_an_evaluation_of_workers_that_differ_is_within_it_too(way, tmp_path, monkeypatch):
     """With all of 500 examples at once the training would take twice as much."""
     monkeypatch.setattr(rows, "CHUNK", 64)
-    monkeypatch.setattr(memory, "CHUNK", 64)
+    monkeypatch.setattr(fitting, "CHUNK", 64)
     words = ("algo=local_sgd", "model=cnn", "workers=3", "batch_size=2", "max_steps=1")
     plan = plan_of(tmp_path, *words, "eval_every=1", f"cluster.stacking={way}")
-    counted, taken = counted_and_taken(plan, plan.task.load())
+    data = plan.task.load()
+    counted = live_bytes(plan, data, try_algorithm(plan))
+    taken = bytes_taken(plan, data, monkeypatch)
     assert taken == pytest.approx(counted, rel=0.25)
+
+
+def test_more_than_there_is_of_weights_is_refused_without_a_trial(tmp_path, monkeypatch):
+    plan = plan_of(tmp_path, "algo=allreduce", "model=mlp", "workers=16")
+    weights = sum(p.nbytes for p in plan.model.parameters())
+    monkeypatch.setattr(fitting, "free_bytes", lambda: 31 * weights)
+    monkeypatch.setattr(fitting, "try_algorithm", lambda plan: pytest.fail("tried"))
+    with pytest.raises(UserError, match="algo=allreduce need at least"):
+        check_memory(plan, plan.task.load())
+
+
+def test_what_an_algorithm_keeps_is_refused_too(tmp_path, monkeypatch):
+    plans = [
+        plan_of(tmp_path, f"algo={algorithm}", "model=mlp", "workers=16")
+        for algorithm in ("decentralized", "low_precision_decentralized")
+    ]
+    data = plans[0].task.load()
+    needed = [needed_bytes(plan, data) for plan in plans]
+    assert needed[1] > 1.5 * needed[0]
+    monkeypatch.setattr(fitting, "free_bytes", lambda: sum(needed) // 2)
+    check_memory(plans[0], data)
+    with pytest.raises(UserError, match="low_precision_decentralized need about"):
+        check_memory(plans[1], data)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfMatrices(Algorithm):
+    """Trains nothing else."""
+
+    def check_parameter(self, parameter):
+        if parameter.dim() < 2:
+            raise ValueError("it has to be a matrix")
+
+
+def test_a_model_that_the_algorithm_cannot_train_is_a_users_mistake(tmp_path):
+    plan = replace(plan_of(tmp_path, "algo=allreduce", "workers=2"), algorithm=OfMatrices())
+    with pytest.raises(UserError, match="it has to be a matrix"):
+        needed_bytes(plan, plan.task.load())
 
 
 def test_the_trial_changes_no_random_number(tmp_path):
@@ -148,5 +134,5 @@ def test_the_trial_changes_no_random_number(tmp_path):
     data = plan.task.load()
     before = torch.get_rng_state()
     assert pass_bytes(plan, data, "loop") > np.prod((32, 28, 28)) * 4
-    live_bytes(plan, data)
+    live_bytes(plan, data, try_algorithm(plan))
     assert torch.get_rng_state().equal(before)

@@ -1,0 +1,1 @@
+"""The host's memory, in which all simulated workers have to fit."""
