@@ -155,7 +155,7 @@ def _train_all(
     workers, measured once.
     """
     first, num_trainings = candidates[0], sum(len(c.plans) for c in candidates)
-    fitting = fitting_at_once(first.plans[0], first.data)
+    fitting = fitting_at_once([candidate.plans[0] for candidate in candidates], first.data)
     at_once = min(num_trainings, usable_cores(), fitting)
     stacking = _stacking(first, at_once)
     jobs = [

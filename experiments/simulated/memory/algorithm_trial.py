@@ -25,7 +25,7 @@ from bagua_algos.fused.fuse import fuse_in
 from experiments.plan.plan import Plan
 from experiments.simulated.memory.live_bytes import LiveBytes
 
-_ELEMENTS = 1 << 20
+_ELEMENTS = 1 << 18
 """Of all workers' weights together, where that is enough."""
 
 _LEAST_OF_BUCKET = 64
@@ -57,18 +57,22 @@ def try_algorithm(plan: Plan) -> Taken:
     share = _share(plan, trained)
     shapes = [_cut(p.shape, share) for p in trained]
     torch.set_num_threads(1)
-    with torch.random.fork_rng(devices=[]), catch_warnings(), LiveBytes() as live:
+    live = LiveBytes()
+    with torch.random.fork_rng(devices=[]), catch_warnings():
         simplefilter("ignore")  # training gives the same warnings
-        trial = _Trial(
-            [
-                nn.Parameter(torch.zeros(plan.workers, *shape, dtype=p.dtype))
-                for shape, p in zip(shapes, trained, strict=True)
-            ],
-            plan,
-            communicator,
-            bucket_bytes=ceil(share * plan.bucket_bytes),
-        )
-        trial.take(_steps(plan), live)
+        with live:
+            trial = _Trial(
+                [
+                    nn.Parameter(torch.zeros(plan.workers, *shape, dtype=p.dtype))
+                    for shape, p in zip(shapes, trained, strict=True)
+                ],
+                plan,
+                communicator,
+                bucket_bytes=ceil(share * plan.bucket_bytes),
+            )
+        trial.fuse()
+        with live:
+            trial.take(_steps(plan), live)
     tried = sum(prod(shape) * p.itemsize for shape, p in zip(shapes, trained, strict=True))
     factor = sum(p.nbytes for p in trained) / tried
     return Taken(
@@ -139,7 +143,11 @@ class _Trial:
         )
         self._algorithm = algorithm
         self._change(state=algorithm.init(self._context))
-        fuse_in(buckets, optimizer, agree=algorithm.gradients_agree)
+
+    def fuse(self) -> None:
+        """As an engine does. To see whether it may takes memory that no weights are in."""
+        agree, context = self._algorithm.gradients_agree, self._context
+        fuse_in(context.buckets, context.optimizer, agree=agree)
 
     def take(self, steps: Sequence[int], live: LiveBytes) -> None:
         """Take these steps, and end."""

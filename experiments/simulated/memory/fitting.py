@@ -2,8 +2,8 @@
 
 import copy
 import re
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from math import ceil
 from pathlib import Path
 
@@ -66,21 +66,31 @@ def check_memory(plan: Plan, data: TaskData) -> None:
         )
 
 
-def fitting_at_once(plan: Plan, data: TaskData, own_bytes: int = 0) -> int:
-    """How many trainings such as that of `plan` fit side by side, at least one; each has so many
-    bytes of its own beside what training takes, such as its copy of the data.
+def fitting_at_once(plans: Sequence[Plan], data: TaskData) -> int:
+    """How many trainings of `plans` fit side by side, at least one: they differ in their algorithms
+    alone. Raises as `needed_bytes`.
     """
-    free = free_bytes()
-    if free is None:
-        return 1_000
-    return max(1, int(0.8 * free / (needed_bytes(plan, data) + own_bytes)))
+    # By passes and evaluations of these kinds alone, which are the dearest to try.
+    kinds = {(p.algorithm.workers_agree, p.algorithm.may_read_late): p for p in plans}
+    with _telling_the_user():
+        taken = Taken(*map(max, zip(*map(try_algorithm, plans), strict=True)))
+        needed = max(_process_bytes(plan, data, taken) for plan in kinds.values())
+    return _fitting(needed)
 
 
 def fitting_alone(plan: Plan) -> int:
-    """As `fitting_at_once`, for trainings that load their data each for itself."""
+    """How many trainings such as that of `plan` fit side by side, at least one, where each loads
+    its data for itself. Raises as `needed_bytes`.
+    """
     before = _own_bytes()
     data = plan.load_data()
-    return fitting_at_once(plan, data, max(0, _own_bytes() - before))
+    own_bytes = max(0, _own_bytes() - before)
+    return _fitting(needed_bytes(plan, data) + own_bytes)
+
+
+def _fitting(needed: int) -> int:
+    free = free_bytes()
+    return 1_000 if free is None else max(1, int(0.8 * free / needed))
 
 
 def _own_bytes() -> int:
@@ -95,10 +105,20 @@ def needed_bytes(plan: Plan, data: TaskData) -> int:
     """What the training of `plan` takes, beside what this process has by now. Raises `UserError`
     for a model that simulated workers cannot compute, or that the algorithm cannot train.
     """
+    with _telling_the_user():
+        return _process_bytes(plan, data, try_algorithm(plan))
+
+
+@contextmanager
+def _telling_the_user() -> Iterator[None]:
     try:
-        return round(KEPT * live_bytes(plan, data, try_algorithm(plan))) + _CODE_BYTES
+        yield
     except ValueError as error:
         raise UserError(str(error)) from error
+
+
+def _process_bytes(plan: Plan, data: TaskData, taken: Taken) -> int:
+    return round(KEPT * live_bytes(plan, data, taken)) + _CODE_BYTES
 
 
 def live_bytes(plan: Plan, data: TaskData, taken: Taken) -> int:

@@ -10,7 +10,7 @@ from experiments.plan.compose import compose_config
 from experiments.plan.identity import plain
 from experiments.runs import side_by_side
 from experiments.runs.folder_lock import hold
-from experiments.simulated import memory
+from experiments.simulated.memory import fitting as memory
 from host.errors import Failure, UserError
 from tests import app
 

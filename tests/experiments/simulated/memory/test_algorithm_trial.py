@@ -54,7 +54,7 @@ def test_it_is_what_a_training_takes(algorithm, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("at", [0, 3])
-@pytest.mark.parametrize("elements", [1 << 18, 1 << 30])
+@pytest.mark.parametrize("elements", [1 << 16, 1 << 30])
 def test_an_algorithm_of_a_users_own_is_tried_like_the_others(at, elements, tmp_path, monkeypatch):
     monkeypatch.setattr(algorithm_trial, "_ELEMENTS", elements)
     plan = plan_of(tmp_path, "algo=allreduce", "model=mlp", "workers=4", "max_steps=9")

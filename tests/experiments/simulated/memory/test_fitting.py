@@ -15,6 +15,7 @@ from experiments.simulated.memory import fitting
 from experiments.simulated.memory.algorithm_trial import try_algorithm
 from experiments.simulated.memory.fitting import (
     check_memory,
+    fitting_at_once,
     live_bytes,
     needed_bytes,
     pass_bytes,
@@ -112,6 +113,18 @@ def test_what_an_algorithm_keeps_is_refused_too(tmp_path, monkeypatch):
     check_memory(plans[0], data)
     with pytest.raises(UserError, match="low_precision_decentralized need about"):
         check_memory(plans[1], data)
+
+
+def test_the_algorithm_that_takes_most_says_how_many_fit(tmp_path, monkeypatch):
+    plans = [
+        plan_of(tmp_path, f"algo={algorithm}", "model=mlp", "workers=16")
+        for algorithm in ("low_precision_decentralized", "allreduce")
+    ]
+    data = plans[0].task.load()
+    needed = [needed_bytes(plan, data) for plan in plans]
+    monkeypatch.setattr(fitting, "free_bytes", lambda: 3 * needed[0])
+    assert fitting_at_once(plans, data) == fitting_at_once(plans[:1], data) == 2
+    assert fitting_at_once(plans[1:], data) == int(0.8 * 3 * needed[0] / needed[1]) > 2
 
 
 @dataclass(frozen=True, kw_only=True)
