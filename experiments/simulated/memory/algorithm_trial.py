@@ -19,11 +19,11 @@ from bagua_algos.communication.stacked import StackedCommunicator
 from bagua_algos.engine.algorithm import Context, acts_at
 from bagua_algos.engine.background import Background
 from bagua_algos.engine.bucket import Bucket, build_buckets, grouped
-from bagua_algos.engine.engine import check_can_train
 from bagua_algos.engine.lane import CommunicationLane
 from bagua_algos.fused.fuse import fuse_in
 from experiments.plan.plan import Plan
 from experiments.simulated.memory.live_bytes import LiveBytes
+from host.processes import run_in_child
 
 _ELEMENTS = 1 << 18
 """Of all workers' weights together, where that is enough."""
@@ -33,6 +33,8 @@ _LEAST_OF_BUCKET = 64
 
 _MOST_ELEMENTS = 1 << 26
 """Of all workers together: of thousands more padding is counted than there is."""
+
+_LIMIT_S = 120
 
 
 class Taken(NamedTuple):
@@ -46,19 +48,35 @@ class Taken(NamedTuple):
     """With what optimizer and algorithm make where they act, or where training begins or ends."""
 
 
+def taken_by(plans: Sequence[Plan]) -> Taken:
+    """The most that the steps of any of `plans` take, which differ in their algorithms alone.
+
+    In a child: what an algorithm of a user's own keeps elsewhere than in its state is gone then.
+    Where it fails, for which training gives the reason, weights and gradients count alone.
+    """
+    try:
+        tried = run_in_child(
+            lambda: [try_algorithm(plan) for plan in plans],
+            doing="trying what an algorithm keeps",
+            limit_s=_LIMIT_S,
+        )
+    except Exception:
+        weights = plans[0].workers * sum(p.nbytes for p in _trained(plans[0]))
+        tried = [Taken(between_steps=2 * weights, in_passes=2 * weights, at_most=3 * weights)]
+    return Taken(*map(max, zip(*tried, strict=True)))
+
+
 def try_algorithm(plan: Plan) -> Taken:
-    """What the steps of `plan` take, beside passes and frozen weights; torch is left with one
-    thread. Raises `ValueError` where the algorithm cannot train this model.
+    """What the steps of `plan` take, beside passes and frozen weights. To be called in a process
+    that does nothing else.
     """
     communicator = StackedCommunicator(plan.workers, clock=_late_clock(), nodes=plan.nodes)
-    optimizer = plan.make_optimizer(plan.model.parameters())
-    check_can_train(plan.model, optimizer, plan.algorithm, communicator)
-    trained = [p for p in plan.model.parameters() if p.requires_grad]
+    trained = _trained(plan)
     share = _share(plan, trained)
     shapes = [_cut(p.shape, share) for p in trained]
     torch.set_num_threads(1)
     live = LiveBytes()
-    with torch.random.fork_rng(devices=[]), catch_warnings():
+    with catch_warnings():
         simplefilter("ignore")  # training gives the same warnings
         with live:
             trial = _Trial(
@@ -80,6 +98,10 @@ def try_algorithm(plan: Plan) -> Taken:
         in_passes=round(factor * trial.in_passes),
         at_most=round(factor * live.most),
     )
+
+
+def _trained(plan: Plan) -> list[nn.Parameter]:
+    return [p for p in plan.model.parameters() if p.requires_grad]
 
 
 def _late_clock() -> Callable[[], float]:

@@ -2,8 +2,8 @@
 
 import copy
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from math import ceil
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from bagua_algos.worker_axis.models import StackedModel
 from bagua_algos.worker_axis.rows import CHUNK
 from bagua_algos.worker_axis.stacking import Stacking, Way
 from experiments.plan.plan import Plan
-from experiments.simulated.memory.algorithm_trial import Taken, try_algorithm
+from experiments.simulated.memory.algorithm_trial import Taken, taken_by
 from experiments.simulated.memory.live_bytes import LiveBytes
 from experiments.simulated.stacking import WORKERS_MEASURED, may_write_gradients, ways_to_try
 from experiments.tasks.base import TaskData
@@ -72,10 +72,8 @@ def fitting_at_once(plans: Sequence[Plan], data: TaskData) -> int:
     """
     # By passes and evaluations of these kinds alone, which are the dearest to try.
     kinds = {(p.algorithm.workers_agree, p.algorithm.may_read_late): p for p in plans}
-    with _telling_the_user():
-        taken = Taken(*map(max, zip(*map(try_algorithm, plans), strict=True)))
-        needed = max(_process_bytes(plan, data, taken) for plan in kinds.values())
-    return _fitting(needed)
+    taken = taken_by(plans)
+    return _fitting(max(_needed_bytes(plan, data, taken) for plan in kinds.values()))
 
 
 def fitting_alone(plan: Plan) -> int:
@@ -103,22 +101,16 @@ def _own_bytes() -> int:
 
 def needed_bytes(plan: Plan, data: TaskData) -> int:
     """What the training of `plan` takes, beside what this process has by now. Raises `UserError`
-    for a model that simulated workers cannot compute, or that the algorithm cannot train.
+    for a model that simulated workers cannot compute.
     """
-    with _telling_the_user():
-        return _process_bytes(plan, data, try_algorithm(plan))
+    return _needed_bytes(plan, data, taken_by([plan]))
 
 
-@contextmanager
-def _telling_the_user() -> Iterator[None]:
+def _needed_bytes(plan: Plan, data: TaskData, taken: Taken) -> int:
     try:
-        yield
+        return round(KEPT * live_bytes(plan, data, taken)) + _CODE_BYTES
     except ValueError as error:
         raise UserError(str(error)) from error
-
-
-def _process_bytes(plan: Plan, data: TaskData, taken: Taken) -> int:
-    return round(KEPT * live_bytes(plan, data, taken)) + _CODE_BYTES
 
 
 def live_bytes(plan: Plan, data: TaskData, taken: Taken) -> int:

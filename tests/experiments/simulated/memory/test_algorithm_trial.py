@@ -10,7 +10,7 @@ import torch
 from bagua_algos import Algorithm
 from bagua_algos.algorithms.qadam import QAdam
 from experiments.simulated.memory import algorithm_trial
-from experiments.simulated.memory.algorithm_trial import try_algorithm
+from experiments.simulated.memory.algorithm_trial import taken_by, try_algorithm
 from experiments.simulated.memory.fitting import live_bytes
 from tests.experiments.simulated.memory.counted import bytes_taken, plan_of
 
@@ -37,6 +37,25 @@ class Hoarder(Algorithm):
         if context.step == self.at:
             for bucket in context.buckets:
                 bucket.weights.repeat(3, 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Particular(Algorithm):
+    """Trains matrices of 30 columns alone."""
+
+    def init(self, context):
+        raise RuntimeError("where are the 30 columns?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forgetful(Algorithm):
+    """Keeps its state beside its state."""
+
+    def __post_init__(self):
+        object.__setattr__(self, "own", {})
+
+    def on_step_end(self, context):
+        self.own[context.step] = context.buckets[0].weights.clone()
 
 
 def weight_bytes(plan):
@@ -122,8 +141,23 @@ def test_a_trial_stays_small(tmp_path, monkeypatch):
 def test_a_trial_says_nothing_of_its_own(tmp_path):
     plan = plan_of(tmp_path, "algo=qadam", "workers=2", "max_steps=8")
     assert isinstance(plan.algorithm, QAdam)
-    drawn = torch.get_rng_state()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         try_algorithm(plan)
+
+
+def test_a_trial_leaves_nothing_behind(tmp_path):
+    plan = plan_of(tmp_path, "algo=allreduce", "workers=2", "max_steps=8")
+    plan = replace(plan, algorithm=Forgetful())
+    drawn = torch.get_rng_state()
+    taken = taken_by([plan])
+    assert taken.between_steps > 3 * weight_bytes(plan)
+    assert not plan.algorithm.own
     assert torch.get_rng_state().equal(drawn)
+
+
+def test_training_says_why_an_algorithm_fails(tmp_path):
+    plan = plan_of(tmp_path, "algo=allreduce", "model=mlp", "workers=2")
+    taken = taken_by([replace(plan, algorithm=Particular())])
+    assert taken.between_steps == taken.in_passes == 2 * weight_bytes(plan)
+    assert taken.at_most == 3 * weight_bytes(plan)
