@@ -23,7 +23,7 @@ from bagua_algos.engine.lane import CommunicationLane
 from bagua_algos.fused.fuse import fuse_in
 from experiments.plan.plan import Plan
 from experiments.simulated.memory.live_bytes import LiveBytes
-from host.processes import run_in_child
+from host.processes import ChildError, run_in_child
 
 _ELEMENTS = 1 << 18
 """Of all workers' weights together, where that is enough."""
@@ -52,18 +52,29 @@ def taken_by(plans: Sequence[Plan]) -> Taken:
     """The most that the steps of any of `plans` take, which differ in their algorithms alone.
 
     In a child: what an algorithm of a user's own keeps elsewhere than in its state is gone then.
-    Where it fails, for which training gives the reason, weights and gradients count alone.
+    Where one fails, for which training gives the reason, weights and gradients count alone.
     """
     try:
         tried = run_in_child(
-            lambda: [try_algorithm(plan) for plan in plans],
+            lambda: [_try_or_guess(plan) for plan in plans],
             doing="trying what an algorithm keeps",
             limit_s=_LIMIT_S,
         )
-    except Exception:
-        weights = plans[0].workers * sum(p.nbytes for p in _trained(plans[0]))
-        tried = [Taken(between_steps=2 * weights, in_passes=2 * weights, at_most=3 * weights)]
+    except ChildError:
+        tried = [_guess(plan) for plan in plans]
     return Taken(*map(max, zip(*tried, strict=True)))
+
+
+def _try_or_guess(plan: Plan) -> Taken:
+    try:
+        return try_algorithm(plan)
+    except Exception:
+        return _guess(plan)
+
+
+def _guess(plan: Plan) -> Taken:
+    weights = plan.workers * sum(p.nbytes for p in _trained(plan))
+    return Taken(between_steps=2 * weights, in_passes=2 * weights, at_most=3 * weights)
 
 
 def try_algorithm(plan: Plan) -> Taken:

@@ -1,5 +1,6 @@
 """Steps on few weights tell what an algorithm takes of memory."""
 
+import os
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -156,8 +157,12 @@ def test_a_trial_leaves_nothing_behind(tmp_path):
     assert torch.get_rng_state().equal(drawn)
 
 
-def test_training_says_why_an_algorithm_fails(tmp_path):
+def test_training_says_why_an_algorithm_fails(tmp_path, monkeypatch):
     plan = plan_of(tmp_path, "algo=allreduce", "model=mlp", "workers=2")
-    taken = taken_by([replace(plan, algorithm=Particular())])
-    assert taken.between_steps == taken.in_passes == 2 * weight_bytes(plan)
-    assert taken.at_most == 3 * weight_bytes(plan)
+    failing = replace(plan, algorithm=Particular())
+    weights = weight_bytes(plan)
+    of_weights = (2 * weights, 2 * weights, 3 * weights)
+    assert taken_by([failing]) == of_weights
+    assert taken_by([failing, plan]) == taken_by([plan])
+    monkeypatch.setattr(algorithm_trial, "try_algorithm", lambda plan: os._exit(1))
+    assert taken_by([plan]) == of_weights
