@@ -174,18 +174,30 @@ def test_the_committed_trials_are_equally_many_for_all(folder, contestants):
     assert len({len(own) for own in trials.values()}) == 1
 
 
+def profile(name: str) -> dict[str, Any]:
+    return yaml.safe_load((RESULTS / f"reference/profiles/{name}.yaml").read_text())
+
+
 @pytest.mark.parametrize("optim", ["plain_sgd", "adamw"])
 def test_a_profile_by_another_optimizer_has_as_much_more_of_its_time_as_all_reduce_has(optim):
-    def profile(name: str) -> dict[str, Any]:
-        return yaml.safe_load((RESULTS / f"reference/profiles/{name}_w16.yaml").read_text())
-
-    more_s = profile(f"allreduce_{optim}")["optimizer_s"] - profile("allreduce")["optimizer_s"]
+    by_optim, by_sgd = f"allreduce_{optim}_w16", "allreduce_w16"
+    more_s = profile(by_optim)["optimizer_s"] - profile(by_sgd)["optimizer_s"]
     known = read_contestants("reference_fashion_optimizers")
-    for name in (name for name in known if name.endswith(f"_{optim}")):
-        by_sgd = profile(name.removesuffix(f"_{optim}"))
-        by_sgd["setting"]["optim"] = optim
-        by_sgd["optimizer_s"] = float(f"{by_sgd['optimizer_s'] + more_s:.4g}")
-        assert profile(name) == by_sgd
+    own = [known[name] for name in known if name.endswith(f"_{optim}")]
+    assert len(own) >= 12
+    for contestant in own:
+        name = Path(values_of(contestant.words.split())["profile"]).stem
+        expected = profile(name.replace(f"_{optim}", ""))
+        expected["setting"]["optim"] = optim
+        expected["optimizer_s"] = float(f"{expected['optimizer_s'] + more_s:.4g}")
+        assert profile(name) == expected
+
+
+def test_the_profile_of_one_worker_without_an_outer_step_is_slowmos_without_it():
+    expected = profile("slowmo_w1")
+    expected["setting"]["algo"] = "local_sgd"
+    expected["jobs"] = [*expected["jobs"][:-1], profile("local_sgd_w16")["jobs"][-1]]
+    assert profile("local_sgd_w1") == expected
 
 
 def test_every_contestant_is_a_run():
