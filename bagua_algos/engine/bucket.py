@@ -51,6 +51,11 @@ class Bucket:
         """The places of the parameters' gradients in `gradients`, in the order of `parameters`."""
         return self.views(self.gradients)
 
+    def place_gradients(self) -> None:
+        """Give each parameter its place in `gradients` for its gradient, where no backward does."""
+        for parameter, view in zip(self.parameters, self.gradient_views(), strict=True):
+            parameter.grad = view
+
     def copy_gradients_(self, views: list[Tensor], gradients: list[Tensor]) -> None:
         """Write `gradients` to some of `gradient_views()`."""
         torch._foreach_copy_(views, gradients)  # pyright: ignore[reportPrivateImportUsage]

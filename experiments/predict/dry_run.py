@@ -44,8 +44,7 @@ def meta_buckets(
         parameters, num_held=1, world_size=num_workers, bucket_bytes=bucket_bytes
     )
     for bucket in buckets:
-        for parameter, view in zip(bucket.parameters, bucket.gradient_views(), strict=True):
-            parameter.grad = view
+        bucket.place_gradients()
     return buckets
 
 
@@ -116,8 +115,7 @@ class DryRun:
         self._timeline.begin_step()
         self._act("forward")
         for bucket in self._context.buckets:
-            for parameter, view in zip(bucket.parameters, bucket.gradient_views(), strict=True):
-                parameter.grad = view
+            bucket.place_gradients()
             self._act("bucket_ready", bucket)
         self._act("backward_end")
         self._act("step_begin")

@@ -35,6 +35,7 @@ _MOST_ELEMENTS = 1 << 26
 """Of all workers together: of thousands more padding is counted than there is."""
 
 _LIMIT_S = 120
+"""Of all trials: where an algorithm hangs, training says so."""
 
 
 class Taken(NamedTuple):
@@ -73,7 +74,7 @@ def _try_or_guess(plan: Plan) -> Taken:
 
 
 def _guess(plan: Plan) -> Taken:
-    weights = plan.workers * sum(p.nbytes for p in _trained(plan))
+    weights = plan.workers * trained_bytes(plan)
     return Taken(between_steps=2 * weights, in_passes=2 * weights, at_most=3 * weights)
 
 
@@ -103,7 +104,7 @@ def try_algorithm(plan: Plan) -> Taken:
         with live:
             trial.take(_steps(plan), live)
     tried = sum(prod(shape) * p.itemsize for shape, p in zip(shapes, trained, strict=True))
-    factor = sum(p.nbytes for p in trained) / tried
+    factor = trained_bytes(plan) / tried
     return Taken(
         between_steps=round(factor * trial.between_steps),
         in_passes=round(factor * trial.in_passes),
@@ -113,6 +114,11 @@ def try_algorithm(plan: Plan) -> Taken:
 
 def _trained(plan: Plan) -> list[nn.Parameter]:
     return [p for p in plan.model.parameters() if p.requires_grad]
+
+
+def trained_bytes(plan: Plan) -> int:
+    """Of one worker's weights that are trained."""
+    return sum(p.nbytes for p in _trained(plan))
 
 
 def _late_clock() -> Callable[[], float]:
@@ -199,8 +205,7 @@ class _Trial:
     def _end_step(self) -> None:
         for bucket in self._context.buckets:
             bucket.gradients.fill_(1)
-            for parameter, view in zip(bucket.parameters, bucket.gradient_views(), strict=True):
-                parameter.grad = view
+            bucket.place_gradients()
             self._act("on_bucket_ready", bucket)
         for moment in ("on_backward_end", "on_step_begin"):
             self._act(moment)

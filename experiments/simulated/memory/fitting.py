@@ -16,7 +16,7 @@ from bagua_algos.worker_axis.models import StackedModel
 from bagua_algos.worker_axis.rows import CHUNK
 from bagua_algos.worker_axis.stacking import Stacking, Way
 from experiments.plan.plan import Plan
-from experiments.simulated.memory.algorithm_trial import Taken, taken_by
+from experiments.simulated.memory.algorithm_trial import Taken, taken_by, trained_bytes
 from experiments.simulated.memory.live_bytes import LiveBytes
 from experiments.simulated.stacking import WORKERS_MEASURED, may_write_gradients, ways_to_try
 from experiments.tasks.base import TaskData
@@ -55,7 +55,7 @@ def check_memory(plan: Plan, data: TaskData) -> None:
     free = free_bytes()
     if free is None:
         return
-    least = plan.workers * (_bytes_of(plan.model.parameters()) + _trained_bytes(plan))
+    least = plan.workers * (_bytes_of(plan.model.parameters()) + trained_bytes(plan))
     needed = least if least > free else needed_bytes(plan, data)  # else no trial may fit either
     if needed > free:
         raise UserError(
@@ -123,7 +123,7 @@ def live_bytes(plan: Plan, data: TaskData, taken: Taken) -> int:
         evaluated = _evaluation_bytes(plan, data, ways)
     used = [_passes_bytes(plan, way, own[way]) for way in ways]
     num_tried = min(plan.workers, WORKERS_MEASURED) if len(ways) > 1 else 0
-    kept = _bytes_of(plan.model.parameters()) + _trained_bytes(plan)  # weights and gradients
+    kept = _bytes_of(plan.model.parameters()) + trained_bytes(plan)  # weights and gradients
     tried = (kept + max(own.values())) * num_tried
     others = _frozen_bytes(plan)
     # What is measured may choose any of these ways.
@@ -149,9 +149,9 @@ def _passes_bytes(plan: Plan, way: Way, own: int) -> int:
     are written where they are kept, and again where micro-batches add up.
     """
     times = 0 if _writes_in_place(plan, way) else 1 if plan.accumulate == 1 else 2
-    gradients = times * plan.workers * _trained_bytes(plan)
+    gradients = times * plan.workers * trained_bytes(plan)
     if way in ("vmap", "parts"):  # whose passes have new gradients
-        return plan.workers * (own - _trained_bytes(plan)) + gradients
+        return plan.workers * (own - trained_bytes(plan)) + gradients
     at_once = 1 if way == "loop" else min(plan.workers, usable_cores())
     return at_once * own + gradients
 
@@ -186,7 +186,7 @@ def _evaluation_bytes(plan: Plan, data: TaskData, ways: Sequence[Way]) -> int:
 
     if plan.algorithm.workers_agree:
         return computed(CHUNK)
-    own, bucket = _trained_bytes(plan), min(_trained_bytes(plan), plan.bucket_bytes)
+    own, bucket = trained_bytes(plan), min(trained_bytes(plan), plan.bucket_bytes)
     # A copy of all weights; of one worker's bucket a difference in float32, and twice in float64.
     averaged = plan.workers * own + max(computed(CHUNK), 5 * bucket)
     side_by_side = 1 if set(ways) <= {"vmap", "loop"} else usable_cores()
@@ -195,11 +195,7 @@ def _evaluation_bytes(plan: Plan, data: TaskData, ways: Sequence[Way]) -> int:
 
 def _frozen_bytes(plan: Plan) -> int:
     """Of all workers."""
-    return plan.workers * (_bytes_of(plan.model.parameters()) - _trained_bytes(plan))
-
-
-def _trained_bytes(plan: Plan) -> int:
-    return _bytes_of(p for p in plan.model.parameters() if p.requires_grad)
+    return plan.workers * (_bytes_of(plan.model.parameters()) - trained_bytes(plan))
 
 
 def _bytes_of(tensors: Iterable[Tensor]) -> int:

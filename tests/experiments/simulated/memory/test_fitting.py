@@ -99,13 +99,16 @@ def test_more_than_there_is_of_weights_is_refused_without_a_trial(tmp_path, monk
         check_memory(plan, plan.task.load())
 
 
-def test_what_an_algorithm_keeps_is_refused_too(tmp_path, monkeypatch):
-    plans = [
-        plan_of(tmp_path, f"algo={algorithm}", "model=mlp", "workers=16")
-        for algorithm in ("decentralized", "low_precision_decentralized")
-    ]
+def plans_and_needs(folder, *algorithms):
+    """Of each algorithm a plan and the bytes that it needs, and the data of all."""
+    plans = [plan_of(folder, f"algo={name}", "model=mlp", "workers=16") for name in algorithms]
     data = plans[0].task.load()
-    needed = [needed_bytes(plan, data) for plan in plans]
+    return plans, [needed_bytes(plan, data) for plan in plans], data
+
+
+def test_what_an_algorithm_keeps_is_refused_too(tmp_path, monkeypatch):
+    algorithms = ("decentralized", "low_precision_decentralized")
+    plans, needed, data = plans_and_needs(tmp_path, *algorithms)
     assert needed[1] > 1.5 * needed[0]
     monkeypatch.setattr(fitting, "free_bytes", lambda: sum(needed) // 2)
     check_memory(plans[0], data)
@@ -114,12 +117,8 @@ def test_what_an_algorithm_keeps_is_refused_too(tmp_path, monkeypatch):
 
 
 def test_the_algorithm_that_takes_most_says_how_many_fit(tmp_path, monkeypatch):
-    plans = [
-        plan_of(tmp_path, f"algo={algorithm}", "model=mlp", "workers=16")
-        for algorithm in ("low_precision_decentralized", "allreduce")
-    ]
-    data = plans[0].task.load()
-    needed = [needed_bytes(plan, data) for plan in plans]
+    algorithms = ("low_precision_decentralized", "allreduce")
+    plans, needed, data = plans_and_needs(tmp_path, *algorithms)
     monkeypatch.setattr(fitting, "free_bytes", lambda: 3 * needed[0])
     assert fitting_at_once(plans, data) == fitting_at_once(plans[:1], data) == 2
     assert fitting_at_once(plans[1:], data) == int(0.8 * 3 * needed[0] / needed[1]) > 2
